@@ -1,0 +1,63 @@
+# Every command of the project. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.9
+MEMBERS := libs/hami-model libs/hami-chassis libs/hami-sim services/scheduler services/webhook services/node-agent services/monitor
+PY_SOURCES := $(foreach m,$(MEMBERS),$(m)/src) rust-core/python
+VECTORS ?= tests/data/vectors
+OUT ?= out/conformance
+
+export UV_PYTHON_DOWNLOADS := never
+
+.PHONY: help
+help: ## List every command
+	@grep -hE '^[a-zA-Z_-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+# ---- setting up ------------------------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(VENV)/.python.stamp $(VENV)/.members.stamp ## Install what the project needs; our commands are then in .venv/bin
+
+$(BIN)/uv:
+	@echo "setup: creating the Python environment in $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
+
+$(VENV)/.python.stamp: requirements.lock | $(BIN)/uv
+	@echo "setup: installing pinned Python packages"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@touch $@
+
+$(VENV)/.members.stamp: $(VENV)/.python.stamp $(foreach m,$(MEMBERS),$(m)/pyproject.toml) rust-core/pyproject.toml rust-core/Cargo.lock $(shell find rust-core/crates -name '*.rs' -o -name Cargo.toml)
+	@echo "setup: building and installing our own packages (the Rust engine takes about a minute)"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(foreach m,$(MEMBERS) rust-core,-e $(m))
+	@touch $@
+
+.PHONY: lock
+lock: | $(BIN)/uv ## Write requirements.lock anew from the pyproject files (versions and hashes, no addresses)
+	$(BIN)/uv lock --upgrade
+	$(BIN)/uv export --quiet --all-groups --no-annotate --no-header --no-emit-workspace --output-file requirements.lock
+
+# ---- checks ----------------------------------------------------------------------------------------------------
+
+.PHONY: check
+check: setup ## The quick part of the tests: format, lint, types, imports, unit tests
+	$(BIN)/python tools/run_suites.py --quick
+
+.PHONY: test
+test: setup ## Every test and check
+	$(BIN)/python tools/run_suites.py $(if $(REQUIRED),--required $(REQUIRED))
+
+.PHONY: format
+format: setup ## Format all sources
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+	cd rust-core && cargo fmt
+	git ls-files '*.c' '*.h' | xargs -r $(BIN)/clang-format -i
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf $(VENV) rust-core/target libvgpu/build out

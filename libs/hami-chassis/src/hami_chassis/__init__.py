@@ -1,0 +1,1 @@
+"""What every service needs once: settings, logs, HTTP, bus, Kubernetes client, root tasks."""

@@ -1,0 +1,1 @@
+"""The shared words: devices, requests, allocations, codecs, life cycle, events."""

@@ -1,0 +1,1 @@
+//! The pure placement engine.

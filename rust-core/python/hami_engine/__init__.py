@@ -1,0 +1,1 @@
+"""The placement engine: cluster state, fit, score and reasons."""

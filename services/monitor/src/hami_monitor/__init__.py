@@ -1,0 +1,1 @@
+"""Monitor: reads region files, tells promised against used."""

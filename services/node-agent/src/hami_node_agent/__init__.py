@@ -1,0 +1,1 @@
+"""Node agent: discovers cards, speaks to kubelet, hands slices over."""

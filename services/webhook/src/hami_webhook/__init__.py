@@ -1,0 +1,1 @@
+"""Admission webhook: routes, completes and checks pods that ask for a slice."""

@@ -1,0 +1,107 @@
+"""Runs the suites of `tools/suites.toml` one after the other and says at the end what passed, failed and was skipped.
+
+Exit status: 0 when nothing failed, 1 when a suite failed or a suite that must run was skipped, 2 on wrong use.
+Suites that must run are named, one a line, in the file given by `--required`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+SKIPPED = 77
+
+
+class Suite(NamedTuple):
+    name: str
+    command: str
+    quick: bool
+
+
+class Outcome(NamedTuple):
+    suite: Suite
+    exit_status: int
+    seconds: float
+    last_line: str
+
+
+def load_suites() -> list[Suite]:
+    """Reads the declared suites in their order."""
+    declared = tomllib.loads((ROOT / "tools/suites.toml").read_text())["suite"]
+    return [Suite(entry["name"], entry["command"], entry.get("quick", False)) for entry in declared]
+
+
+def run(suite: Suite) -> Outcome:
+    """Runs one suite with its output passed through."""
+    print(f"=== {suite.name}: {suite.command}", flush=True)
+    started = time.monotonic()
+    last_line = ""
+    with subprocess.Popen(
+        ["bash", "-c", suite.command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None  # noqa: S101  # requested above
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last_line = line.strip() or last_line
+    return Outcome(suite, process.returncode, time.monotonic() - started, last_line)
+
+
+def main() -> int:
+    """Runs what the arguments select."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="only the quick suites")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="only this suite (repeatable)"
+    )
+    parser.add_argument("--required", type=Path, help="file that names the suites that may not be skipped")
+    arguments = parser.parse_args()
+
+    suites = load_suites()
+    known = {suite.name for suite in suites}
+    required: set[str] = set()
+    if arguments.required is not None:
+        lines = (line.strip() for line in arguments.required.read_text().splitlines())
+        required = {line for line in lines if line and not line.startswith("#")}
+    unknown = (set(arguments.only) | required) - known
+    if unknown:
+        print(
+            f"unknown suites: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}",
+            file=sys.stderr,
+        )
+        return 2
+    if arguments.only:
+        suites = [suite for suite in suites if suite.name in arguments.only]
+    elif arguments.quick:
+        suites = [suite for suite in suites if suite.quick]
+
+    outcomes = [run(suite) for suite in suites]
+
+    failed = skipped = 0
+    print("=== summary")
+    for outcome in outcomes:
+        name = outcome.suite.name
+        if outcome.exit_status == 0:
+            print(f"passed  {name} ({outcome.seconds:.0f} s)")
+        elif outcome.exit_status == SKIPPED and name not in required:
+            skipped += 1
+            print(f"SKIPPED {name} {outcome.last_line}")
+        elif outcome.exit_status == SKIPPED:
+            failed += 1
+            print(f"FAILED  {name} must run here but was skipped: {outcome.last_line}")
+        else:
+            failed += 1
+            print(f"FAILED  {name} (exit status {outcome.exit_status}, {outcome.seconds:.0f} s)")
+    print(f"suites: {len(outcomes) - failed - skipped} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
