@@ -1,6 +1,6 @@
-"""Runs the suites of `tools/suites.toml` one after the other and says at the end what passed, failed and was skipped.
+"""Runs the suites of `tools/suites.toml` one after the other and sums up what passed, failed and was skipped.
 
-Exit status: 0 when nothing failed, 1 when a suite failed or a suite that must run was skipped, 2 on wrong use.
+Exit status: 0 when nothing failed, 1 when a suite failed or one that must run was skipped, 2 on wrong use.
 Suites that must run are named, one a line, in the file given by `--required`.
 """
 

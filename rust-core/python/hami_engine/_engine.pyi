@@ -1,0 +1,202 @@
+"""Types of the compiled engine. Memory is MiB, cores are percent of one card."""
+
+from collections.abc import Sequence
+from typing import Literal, final
+
+ContainerKind = Literal["init", "sidecar", "app"]
+
+@final
+class Card:
+    """One card as its node registered it. Cards of a node are given in the order of its inventory."""
+
+    def __new__(
+        cls,
+        *,
+        id: str,
+        vendor: str,
+        model: str,
+        index: int,
+        slots: int,
+        memory_mib: int,
+        cores_percent: int,
+        numa: int = 0,
+        mode: str = "",
+        healthy: bool = True,
+        cordoned: bool = False,
+    ) -> Card: ...
+
+@final
+class Ask:
+    """What one container asks of one vendor, per card. `memory_percent` None: not given; `memory_mib` 0: not given."""
+
+    def __new__(
+        cls, *, vendor: str, count: int, memory_mib: int = 0, memory_percent: int | None = None, cores_percent: int = 0
+    ) -> Ask: ...
+
+@final
+class ContainerAsk:
+    def __new__(cls, *, name: str, kind: ContainerKind, asks: Sequence[Ask] = ()) -> ContainerAsk: ...
+
+@final
+class CardConstraint:
+    """Which cards of a vendor a pod accepts. None: no constraint. Rules: models match by case-insensitive substring."""
+
+    def __new__(
+        cls,
+        *,
+        use_models: Sequence[str] | None = None,
+        avoid_models: Sequence[str] | None = None,
+        use_ids: Sequence[str] | None = None,
+        avoid_ids: Sequence[str] | None = None,
+        modes: str | None = None,
+    ) -> CardConstraint: ...
+
+@final
+class PodAsk:
+    """A pod to place. Containers: init containers (one-shot and sidecars) in order, then app containers."""
+
+    def __new__(
+        cls,
+        *,
+        uid: str,
+        namespace: str,
+        name: str,
+        containers: Sequence[ContainerAsk],
+        node_policy: str = "binpack",
+        card_policy: str = "spread",
+        numa_bind: bool = False,
+        constraints: dict[str, CardConstraint] = ...,
+        weights: tuple[int, int, int] = (1, 1, 1),
+    ) -> PodAsk: ...
+
+@final
+class Slice:
+    """One card's share given to one container."""
+
+    def __new__(cls, *, card_id: str, vendor: str, memory_mib: int, cores_percent: int) -> Slice: ...
+    card_id: str
+    vendor: str
+    memory_mib: int
+    cores_percent: int
+
+@final
+class ContainerSlices:
+    def __new__(cls, *, kind: ContainerKind, slices: Sequence[Slice] = ()) -> ContainerSlices: ...
+    kind: ContainerKind
+    slices: list[Slice]
+
+@final
+class Placement:
+    """The pod fits. `containers[i]` belongs to container i of the ask."""
+
+    node: str
+    score: float
+    containers: list[list[Slice]]
+    best_scores: list[tuple[str, float]]  # at most ten, best first
+    fitting_nodes: int
+    candidate_nodes: int
+
+    def node_scores(self) -> dict[str, float]: ...
+    def failed_nodes(self) -> dict[str, str]: ...
+    def tally(self) -> list[tuple[str, int]]: ...
+
+@final
+class Rejection:
+    """The pod fits on no candidate. Texts are those kube-scheduler shows."""
+
+    def not_now(self) -> dict[str, str]: ...  # node -> reasons; may change when something ends
+    def never(self) -> dict[str, str]: ...  # node -> reasons; would not fit on the empty node either
+    def tally(self) -> list[tuple[str, int]]: ...  # reason code -> number of nodes, sorted by code
+    candidate_nodes: int
+
+@final
+class CardUsage:
+    card_id: str
+    vendor: str
+    model: str
+    index: int
+    numa: int
+    mode: str
+    healthy: bool
+    cordoned: bool
+    blocked: bool
+    slots: int
+    memory_mib: int
+    cores_percent: int
+    used_slots: int
+    used_memory_mib: int
+    used_cores_percent: int
+
+@final
+class CardVerdict:
+    """Why one card of one node was taken or not, for the first container that does not fit."""
+
+    card_id: str
+    code: str | None  # None: the card fits
+    asked: int | None
+    used: int | None
+    total: int | None
+
+@final
+class NodeVerdict:
+    node: str
+    fits: bool
+    never: bool
+    score: float | None
+    container: str | None
+    reason: str
+    cards: list[CardVerdict]
+
+@final
+class ReasonInfo:
+    code: str
+    label: str
+    sentence: str
+
+@final
+class PodBooking:
+    uid: str
+    namespace: str
+    node: str
+    state: Literal["reserved", "bound"]
+
+def list_reasons() -> list[ReasonInfo]: ...
+
+@final
+class Cluster:
+    """The kept state. Every method is one atomic step; all are safe from any thread."""
+
+    def __new__(cls) -> Cluster: ...
+    def set_node(self, node: str, cards: Sequence[Card]) -> None: ...
+    def remove_node(self, node: str) -> bool: ...
+    def set_card_health(self, node: str, card_id: str, healthy: bool) -> bool: ...
+    def nodes(self) -> list[str]: ...
+    def node_cards(self, node: str) -> list[CardUsage]: ...
+    def set_quota(
+        self, namespace: str, vendor: str, *, memory_mib: int | None = None, cores_percent: int | None = None
+    ) -> None: ...
+    def quota_used(self, namespace: str, vendor: str) -> tuple[int, int]: ...
+    def charge(
+        self,
+        *,
+        uid: str,
+        namespace: str,
+        node: str,
+        containers: Sequence[ContainerSlices],
+        init_done: bool = False,
+        blocked_cards: Sequence[str] = (),
+    ) -> None:
+        """Books a bound pod, in place of whatever was booked for its uid (a reservation too)."""
+
+    def reserve(self, pod: PodAsk, candidates: Sequence[str] | None = None) -> Placement | Rejection:
+        """Places the pod and books it as reserved, in place of an earlier reservation of the same uid."""
+
+    def confirm(self, uid: str) -> bool: ...  # reserved -> bound
+    def release(self, uid: str) -> bool: ...
+    def booking(self, uid: str) -> PodBooking | None: ...
+    def booked(self, uid: str) -> dict[str, tuple[int, int, int]]: ...  # card id -> memory MiB, cores percent, slots
+    def pods(self, node: str) -> list[PodBooking]: ...
+    def what_if(self, pod: PodAsk, candidates: Sequence[str] | None = None) -> Placement | Rejection: ...
+    def explain(self, pod: PodAsk, candidates: Sequence[str] | None = None) -> list[NodeVerdict]: ...
+    def copy(self) -> Cluster: ...
+    def check_invariants(self) -> list[str]: ...  # empty when the kept sums equal a recomputation
