@@ -1,0 +1,73 @@
+"""Cards as nodes register them, and slices of them as pods hold them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from hami_model import kube
+from hami_model.ids import CardId
+
+ContainerKind = Literal["init", "sidecar", "app"]
+
+
+class MigPlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """The half-open interval [start, start + size) of a card's memory slices."""
+
+    start: int
+    size: int
+
+
+class MigProfile(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    memory_mib: int
+    cores_percent: int
+    slice_count: int
+    placements: tuple[MigPlacement, ...] = ()
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """One card in a node's register annotation."""
+
+    id: CardId
+    index: int = 0
+    slots: int = 0
+    """How many containers may share the card."""
+    memory_mib: int = 0
+    cores_percent: int = 0
+    model: str = ""
+    numa: int = 0
+    mode: str = ""
+    """`hami-core`, `mig`, `mps` or empty."""
+    healthy: bool = False
+    mig_profiles: tuple[MigProfile, ...] = ()
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
+    """One card's share given to one container. `vendor` is the family's word."""
+
+    card_id: CardId
+    vendor: str
+    memory_mib: int
+    cores_percent: int
+
+
+Slots = tuple[tuple[Slice, ...], ...]
+"""Slices by position of the container: init containers first, then app containers."""
+
+
+class ContainerShape(msgspec.Struct, frozen=True, kw_only=True):
+    """A container's name and part in the pod's life."""
+
+    name: str
+    kind: ContainerKind
+
+
+def shapes(pod: kube.Pod) -> tuple[ContainerShape, ...]:
+    """The pod's containers in the order of slots."""
+    init = [
+        ContainerShape(name=container.name, kind="sidecar" if container.is_sidecar else "init")
+        for container in pod.init_containers
+    ]
+    return (*init, *(ContainerShape(name=container.name, kind="app") for container in pod.app_containers))
