@@ -1,0 +1,226 @@
+"""Pod device annotations: which slices of which cards each container holds, per vendor.
+
+Written form: per container `id,vendor,memory,cores:` for each slice, then `;`. We write exactly one slot per container,
+init containers first. Readers take what any HAMi version wrote; what contradicts itself blocks the cards it names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from hami_model import go_json, keys, kube
+from hami_model.cards import Slice, Slots
+from hami_model.device_config import VendorSettings
+from hami_model.errors import InvalidRequestError, MalformedError
+from hami_model.ids import AllocationId, CardId, NodeName
+from hami_model.requests import CardRequest, card_request
+from hami_model.vendors import vendor
+
+_DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
+_PROBLEM_LENGTH: Final = 400
+"""A problem ends up in a Kubernetes Event, which holds 1,024 characters."""
+
+
+class ReadAllocation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod holds of one vendor's cards."""
+
+    slots: Slots
+    """One per container of the pod, init containers first: everything that could be read."""
+    blocked_cards: tuple[CardId, ...] = ()
+    """Cards that must take no new pod until the annotation is mended or the pod is gone. They may be unknown ones."""
+    problem: str = ""
+    """What is wrong with the annotation; empty when nothing is."""
+
+    @property
+    def holds_cards(self) -> bool:
+        return any(self.slots) or bool(self.blocked_cards)
+
+
+def encode(slots: Slots) -> str:
+    """Writes a device annotation."""
+    return "".join(
+        "".join(f"{piece.card_id},{piece.vendor},{piece.memory_mib},{piece.cores_percent}:" for piece in slot) + ";"
+        for slot in slots
+    )
+
+
+def decode(text: str) -> Slots:
+    """Reads a device annotation as HAMi does: the text after the last `;` is one more slot. Raises MalformedError.
+
+    Positions, signs and vendors are not judged; `read` does that.
+    """
+    return tuple(
+        tuple(_slice(item) for item in slot.split(":") if "," in item)
+        for slot in text.split(";")
+    )  # fmt: skip
+
+
+def _slice(item: str) -> Slice:
+    fields = item.split(",")
+    if len(fields) < 4:
+        raise MalformedError(f"{item[:80]!r} has {len(fields)} fields, expected id,vendor,memory,cores")
+    return Slice(
+        card_id=CardId(fields[0]),
+        vendor=fields[1],
+        memory_mib=_int32(fields[0], "memory", fields[2]),
+        cores_percent=_int32(fields[0], "cores", fields[3]),
+    )
+
+
+def _int32(card_id: str, field: str, text: str) -> int:
+    if not _DECIMAL.fullmatch(text) or int(text) not in go_json.INT32:
+        raise MalformedError(f"card {card_id[:80]!r}: {field} {text[:24]!r} is no 32-bit integer")
+    return int(text)
+
+
+class _Slot(msgspec.Struct):
+    """One slot as read: `entries` counts also those that could not be read."""
+
+    slices: list[Slice] = []
+    entries: int = 0
+
+
+class _Reading(msgspec.Struct):
+    slots: list[_Slot] = []
+    named: list[str] = []
+    """Cards of all entries."""
+    faults: list[str] = []
+    loose: list[str] = []
+    """Items that are no entries; such a text may still be the id of a card."""
+
+
+def read(pod: kube.Pod, settings: VendorSettings) -> ReadAllocation:
+    """The pod's allocation of one vendor, from the annotation that keeps it for the pod's whole life. Never raises."""
+    text = pod.annotations.get(settings.vendor.allocated_key)
+    containers = pod.all_containers
+    empty: Slots = ((),) * len(containers)
+    if text is None:
+        return ReadAllocation(slots=empty)
+    reading = _read_items(text, settings.vendor.word)
+    matched = _match(reading.slots, [_request(container, settings) for container in containers])
+    if matched is None:
+        reading.faults.append(f"{len(reading.slots)} slots cannot be matched to {len(containers)} containers")
+        matched = _all_in_last(reading.slots, empty)
+    blocked = [*(reading.named if reading.faults else ()), *reading.loose]
+    problems = [*reading.faults, *(f"{item[:80]!r} is no slice" for item in reading.loose)]
+    return ReadAllocation(
+        slots=matched,
+        blocked_cards=tuple(CardId(name) for name in dict.fromkeys(blocked) if name),
+        problem=f"annotation {settings.vendor.allocated_key}: {'; '.join(problems)}"[:_PROBLEM_LENGTH]
+        if problems
+        else "",
+    )
+
+
+def _read_items(text: str, word: str) -> _Reading:
+    reading = _Reading()
+    pieces = text.split(";")
+    if not pieces[-1].strip():
+        pieces.pop()
+    for piece in pieces:
+        slot = _Slot()
+        reading.slots.append(slot)
+        for item in piece.split(":"):
+            if "," in item:
+                _read_entry(item, word, slot, reading)
+            elif item.strip():
+                reading.loose.append(item.strip())
+    return reading
+
+
+def _read_entry(item: str, word: str, slot: _Slot, reading: _Reading) -> None:
+    slot.entries += 1
+    reading.named.append(item.split(",", 1)[0].strip())
+    try:
+        piece = _slice(item)
+    except MalformedError as error:
+        reading.faults.append(str(error))
+        return
+    if piece.vendor not in ("", word):
+        reading.faults.append(f"card {piece.card_id[:80]!r}: vendor {piece.vendor[:24]!r} is not {word}")
+    elif piece.memory_mib < 0 or piece.cores_percent < 0:
+        reading.faults.append(f"card {piece.card_id[:80]!r}: a negative amount")
+    else:
+        slot.slices.append(msgspec.structs.replace(piece, vendor=word))
+
+
+def _request(container: kube.Container, settings: VendorSettings) -> CardRequest | None:
+    try:
+        return card_request(container, settings)
+    except InvalidRequestError:
+        return None
+
+
+def _match(written: Sequence[_Slot], requests: Sequence[CardRequest | None]) -> Slots | None:
+    """Slots by container; None when positions and requests leave it open which container a slot belongs to.
+
+    HAMi 2.10 leaves out slots of containers that ask nothing, so positions count only where every container has a slot.
+    """
+    surplus = written[len(requests) :]
+    if len(written) >= len(requests) and not any(slot.entries for slot in surplus):
+        return tuple(tuple(slot.slices) for slot in written[: len(requests)])
+    filled = [slot for slot in written if slot.entries]
+    if not filled:
+        return ((),) * len(requests)
+    asking = [position for position, request in enumerate(requests) if request is not None]
+    counts = [request.count for request in requests if request is not None]
+    if [slot.entries for slot in filled] != counts:
+        return None
+    slots: list[tuple[Slice, ...]] = [()] * len(requests)
+    for position, slot in zip(asking, filled, strict=True):
+        slots[position] = tuple(slot.slices)
+    return tuple(slots)
+
+
+def _all_in_last(written: Sequence[_Slot], empty: Slots) -> Slots:
+    """Everything readable in the last container: an upper bound of what the pod can use."""
+    if not empty:
+        return ()
+    return (*empty[:-1], tuple(piece for slot in written for piece in slot.slices))
+
+
+class AssignmentMap(msgspec.Struct, frozen=True, kw_only=True):
+    """Annotations and labels to set on a pod."""
+
+    annotations: dict[str, str]
+    labels: dict[str, str]
+
+
+def assignment(
+    node: NodeName, slots_by_vendor: Mapping[str, Slots], *, allocation_id: AllocationId, now_seconds: int
+) -> AssignmentMap:
+    """What says where a pod was placed and what it holds. `now_seconds`: Unix time.
+
+    Vendors of which the pod holds no card are left out, and so is the label of a node whose name is too long for one.
+    """
+    annotations = {
+        keys.ASSIGNED_NODE: str(node),
+        keys.ASSIGNED_TIME: str(now_seconds),
+        keys.ALLOCATION_ID: str(allocation_id),
+    }
+    for word, slots in sorted(slots_by_vendor.items()):
+        if any(slots):
+            text = encode(slots)
+            annotations[vendor(word).to_allocate_key] = text
+            annotations[vendor(word).allocated_key] = text
+    labels = {keys.ASSIGNED_NODE: str(node)} if len(node) <= keys.LABEL_VALUE_MAX else {}
+    return AssignmentMap(annotations=annotations, labels=labels)
+
+
+def binding_annotations(
+    node: NodeName, slots_by_vendor: Mapping[str, Slots], *, allocation_id: AllocationId, now_seconds: int
+) -> AssignmentMap:
+    """The whole map that a Binding carries: the assignment, and that the bind has begun."""
+    assigned = assignment(node, slots_by_vendor, allocation_id=allocation_id, now_seconds=now_seconds)
+    return AssignmentMap(
+        annotations={
+            **assigned.annotations,
+            keys.BIND_TIME: str(now_seconds),
+            keys.BIND_PHASE: keys.BIND_PHASE_ALLOCATING,
+        },
+        labels=assigned.labels,
+    )
