@@ -1,0 +1,396 @@
+"""The bus against a real nats-server: away at start, restarted, emptied, repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import nats
+import pytest
+from hami_chassis.bus import Bus, BusSettings, DurableConsumer, Endpoint, Message, MicroService, Reply, Stream
+from hami_chassis.cloudevents import event_headers
+from hami_chassis.errors import Permanent, Transient
+
+STREAM = Stream(name="TEST", subjects=["test.>"], max_age_seconds=3600)
+_numbers = itertools.count()
+
+
+@asynccontextmanager
+async def running(bus: Bus) -> AsyncIterator[Bus]:
+    task = asyncio.create_task(bus.run())
+    try:
+        yield bus
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+
+
+def headers(event_id: str) -> dict[str, str]:
+    return event_headers(event_id=event_id, event_type="io.test.v1", source="test", time="2026-01-01T00:00:00Z")
+
+
+@pytest.fixture
+def new_bus(nats_server, metrics) -> Callable[..., Bus]:
+    def make(*, streams=(STREAM,), on_overflow=None, **changes) -> Bus:
+        settings = BusSettings(servers=(nats_server.url,), reconnect_seconds=0.05, **changes)
+        return Bus(settings, name=f"bus-{next(_numbers)}", metrics=metrics, streams=streams, on_overflow=on_overflow)
+
+    return make
+
+
+async def stored(nats_server, stream: str = "TEST") -> list[tuple[str, bytes, str]]:
+    """Subject, payload and id of all messages of the stream, read by a plain client."""
+    client = await nats.connect(nats_server.url)
+    try:
+        jetstream = client.jetstream()
+        state = (await jetstream.stream_info(stream)).state
+        found = []
+        for sequence in range(state.first_seq, state.last_seq + 1):
+            message = await jetstream.get_msg(stream, sequence)
+            found.append((message.subject, message.data, message.headers["ce-id"]))
+        return found
+    finally:
+        await client.close()
+
+
+class Collected:
+    """Messages as they come, and a way to wait for a number of them."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._changed = asyncio.Condition()
+
+    async def __call__(self, message: Message) -> None:
+        async with self._changed:
+            self.messages.append(message)
+            self._changed.notify_all()
+
+    async def wait_for(self, count: int) -> list[Message]:
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.messages) >= count)
+        return self.messages
+
+
+async def test_what_is_published_lands_in_the_stream_with_its_headers(nats_server, new_bus):
+    await nats_server.start()
+    async with running(new_bus()) as bus:
+        bus.publish("test.a", b"1", headers("one"))
+        bus.publish("test.b", b"2", headers("two"))
+        await bus.wait_published()
+    assert await stored(nats_server) == [("test.a", b"1", "one"), ("test.b", b"2", "two")]
+
+
+async def test_nats_that_is_away_at_start_gets_everything_later_in_order_and_once(nats_server, new_bus):
+    async with running(new_bus()) as bus:
+        for number in range(1200):
+            bus.publish(f"test.{number % 7}", str(number).encode(), headers(f"id-{number}"))
+        assert not bus.connected
+        assert bus.waiting == 1200
+        await nats_server.start()
+        await bus.wait_published()
+    assert [payload for _, payload, _ in await stored(nats_server)] == [str(n).encode() for n in range(1200)]
+
+
+async def test_an_id_that_is_published_again_is_stored_once(nats_server, new_bus):
+    await nats_server.start()
+    async with running(new_bus()) as bus:
+        for _ in range(3):
+            bus.publish("test.a", b"x", headers("same"))
+        await bus.wait_published()
+        bus.publish("test.a", b"x", headers("same"))
+        await bus.wait_published()
+    assert await stored(nats_server) == [("test.a", b"x", "same")]
+
+
+async def test_streams_lost_in_a_restart_are_made_again(nats_server, new_bus):
+    await nats_server.start()
+    async with running(new_bus()) as bus:
+        bus.publish("test.a", b"before", headers("before"))
+        await bus.wait_published()
+        await nats_server.stop()
+        bus.publish("test.a", b"while away", headers("away"))
+        await nats_server.start(keep_data=False)
+        bus.publish("test.a", b"after", headers("after"))
+        await bus.wait_published()
+    assert [event_id for _, _, event_id in await stored(nats_server)] == ["away", "after"]
+
+
+async def test_a_stream_deleted_under_a_live_connection_is_made_again(nats_server, new_bus):
+    await nats_server.start()
+    async with running(new_bus()) as bus:
+        bus.publish("test.a", b"before", headers("before"))
+        await bus.wait_published()
+        client = await nats.connect(nats_server.url)
+        await client.jetstream().delete_stream("TEST")
+        await client.close()
+        bus.publish("test.a", b"after", headers("after"))
+        await bus.wait_published()
+    assert [event_id for _, _, event_id in await stored(nats_server)] == ["after"]
+
+
+async def test_a_declared_stream_is_updated_and_a_refused_update_does_no_harm(nats_server, new_bus):
+    await nats_server.start()
+    changed = Stream(name="TEST", subjects=["test.>", "more.>"], max_age_seconds=60, storage="memory")
+    for stream, expected in [
+        (STREAM, {"test.>"}),
+        (Stream(name="TEST", subjects=["test.>", "more.>"], max_age_seconds=60), {"test.>", "more.>"}),
+        (changed, {"test.>", "more.>"}),
+    ]:
+        async with running(new_bus(streams=[stream])) as bus:
+            bus.publish("test.a", b"x", headers(f"id-{next(_numbers)}"))
+            await bus.wait_published()
+            client = await nats.connect(nats_server.url)
+            info = await client.jetstream().stream_info("TEST")
+            await client.close()
+            assert set(info.config.subjects) == expected
+
+
+async def test_overflow_drops_the_oldest_and_is_told_once_nats_is_back(nats_server, new_bus, metrics):
+    told: list[int] = []
+    heard = asyncio.Event()
+
+    async def on_overflow(dropped: int) -> None:
+        told.append(dropped)
+        bus.publish("test.republished", b"from the ledger", headers("ledger"))
+        heard.set()
+
+    bus = new_bus(outbox_max_messages=10, on_overflow=on_overflow)
+    async with running(bus):
+        for number in range(25):
+            bus.publish("test.a", str(number).encode(), headers(f"id-{number}"))
+        assert bus.waiting == 10
+        await nats_server.start()
+        await heard.wait()
+        await bus.wait_published()
+    assert told == [15]
+    assert [payload for _, payload, _ in await stored(nats_server)] == [
+        *[str(number).encode() for number in range(15, 25)],
+        b"from the ledger",
+    ]
+    assert metrics.bus_dropped.labels("overflow")._value.get() == 15
+
+
+async def test_what_can_never_be_stored_does_not_hold_up_the_rest(nats_server, new_bus, metrics):
+    await nats_server.start()
+    async with running(new_bus()) as bus:
+        bus.publish("test.large", b"x" * 2_000_000, headers("large"))
+        bus.publish("test has a space", b"x", headers("space"))
+        bus.publish("test.a", b"good", headers("good"))
+        await bus.wait_published()
+    assert [event_id for _, _, event_id in await stored(nats_server)] == ["good"]
+    assert metrics.bus_dropped.labels("refused")._value.get() == 2
+
+
+async def test_a_stopping_bus_publishes_what_waits(nats_server, new_bus):
+    await nats_server.start()
+    async with running(new_bus()) as bus:
+        await bus.wait_connected()
+        for number in range(700):
+            bus.publish("test.a", str(number).encode(), headers(f"id-{number}"))
+    assert len(await stored(nats_server)) == 700
+
+
+async def test_a_bus_without_servers_counts_what_it_drops(metrics):
+    async with running(Bus(BusSettings(servers=()), name="none", metrics=metrics)) as bus:
+        bus.publish("test.a", b"x", headers("x"))
+    assert metrics.bus_dropped.labels("no-bus")._value.get() == 1
+
+
+async def test_plain_subscriptions_live_through_a_restart(nats_server, new_bus):
+    await nats_server.start()
+    got = Collected()
+    listener, speaker = new_bus(streams=()), new_bus()
+    listener.subscribe("test.>", got)
+    async with running(listener), running(speaker):
+        await asyncio.gather(listener.wait_connected(), speaker.wait_connected())
+        await publish_until(speaker, got, 1)
+        await nats_server.stop()
+        await nats_server.start()
+        await publish_until(speaker, got, len(got.messages) + 1)
+
+
+async def publish_until(speaker: Bus, got: Collected, count: int) -> None:
+    """A plain subscription hears only what is published after it stands, so it is tried until it does."""
+    while len(got.messages) < count:
+        number = next(_numbers)
+        speaker.publish("test.hint", b"x", headers(f"hint-{number}"))
+        await speaker.wait_published()
+        await asyncio.sleep(0.02)
+
+
+async def test_a_refusing_plain_handler_goes_on_with_the_next_message(nats_server, new_bus):
+    await nats_server.start()
+    got = Collected()
+
+    async def handle(message: Message) -> None:
+        await got(message)
+        raise Permanent("not for me")
+
+    bus = new_bus()
+    bus.subscribe("test.>", handle)
+    async with running(bus):
+        await publish_until(bus, got, 3)
+
+
+CONSUMER = DurableConsumer(stream="TEST", name="reader", ack_seconds=1.0)
+
+
+async def test_a_durable_consumer_goes_on_where_it_ended(nats_server, new_bus):
+    await nats_server.start()
+    async with running(new_bus()) as speaker:
+        for number in range(150):
+            speaker.publish("test.a", str(number).encode(), headers(f"id-{number}"))
+        await speaker.wait_published()
+        first, second = Collected(), Collected()
+        reader = new_bus()
+        reader.consume(CONSUMER, first)
+        async with running(reader):
+            await first.wait_for(150)
+        reader = new_bus()
+        reader.consume(CONSUMER, second)
+        async with running(reader):
+            speaker.publish("test.a", b"new", headers("new"))
+            await second.wait_for(1)
+    assert [message.payload for message in first.messages] == [str(number).encode() for number in range(150)]
+    # The last acknowledgements of a reader that was stopped may not have been flushed.
+    assert second.messages[-1].payload == b"new"
+
+
+async def test_a_transient_refusal_brings_the_message_again_and_a_permanent_one_never(nats_server, new_bus, metrics):
+    await nats_server.start()
+    seen: list[tuple[str, int]] = []
+    done = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        seen.append((message.id, message.deliveries))
+        if message.id == "flaky" and message.deliveries < 3:
+            raise Transient("not now", retry_after_seconds=0.05)
+        if message.id == "bad":
+            raise Permanent("never")
+        if message.id == "flaky":
+            done.set()
+
+    bus = new_bus()
+    bus.consume(CONSUMER, handle)
+    async with running(bus):
+        for event_id in ("flaky", "bad", "good"):
+            bus.publish("test.a", b"x", headers(event_id))
+        await done.wait()
+    assert sorted(seen) == [("bad", 1), ("flaky", 1), ("flaky", 2), ("flaky", 3), ("good", 1)]
+    assert metrics.bus_consumed.labels("reader", "refused")._value.get() == 1
+
+
+async def test_a_repetition_of_an_id_does_not_reach_the_handler_twice(nats_server, new_bus, metrics):
+    await nats_server.start()
+    got = Collected()
+    window = Stream(name="TEST", subjects=["test.>"], duplicate_window_seconds=0.1)
+    bus = new_bus(streams=[window])
+    bus.consume(CONSUMER, got)
+    async with running(bus):
+        bus.publish("test.a", b"x", headers("same"))
+        await got.wait_for(1)
+        while len(await stored(nats_server)) < 2:  # beyond the window of the server it is stored again
+            bus.publish("test.a", b"x", headers("same"))
+            await bus.wait_published()
+            await asyncio.sleep(0.05)
+        bus.publish("test.a", b"end", headers("end"))
+        await got.wait_for(2)
+    assert [message.id for message in got.messages] == ["same", "end"]
+    assert metrics.bus_consumed.labels("reader", "duplicate")._value.get() >= 1
+
+
+async def test_a_durable_consumer_survives_the_loss_of_its_stream(nats_server, new_bus):
+    await nats_server.start()
+    got = Collected()
+    bus = new_bus()
+    bus.consume(CONSUMER, got)
+    async with running(bus):
+        bus.publish("test.a", b"before", headers("before"))
+        await got.wait_for(1)
+        await nats_server.stop()
+        await nats_server.start(keep_data=False)
+        bus.publish("test.a", b"after", headers("after"))
+        await got.wait_for(2)
+    assert [message.id for message in got.messages] == ["before", "after"]
+
+
+async def test_a_durable_consumer_survives_a_stream_deleted_under_it(nats_server, new_bus):
+    await nats_server.start()
+    got = Collected()
+    bus = new_bus()
+    bus.consume(CONSUMER, got)
+    async with running(bus):
+        bus.publish("test.a", b"before", headers("before"))
+        await got.wait_for(1)
+        client = await nats.connect(nats_server.url)
+        await client.jetstream().delete_stream("TEST")
+        await client.close()
+        bus.publish("test.a", b"after", headers("after"))
+        await got.wait_for(2)
+    assert [message.id for message in got.messages] == ["before", "after"]
+
+
+async def test_the_last_message_of_each_subject_can_be_read_back(nats_server, new_bus):
+    await nats_server.start()
+    async with running(new_bus()) as bus:
+        for number in range(600):
+            bus.publish(f"test.{number % 300}", str(number).encode(), headers(f"id-{number}"))
+        await bus.wait_published()
+        last = {message.subject: message.payload async for message in bus.last_per_subject("TEST", "test.>")}
+        assert last == {f"test.{number % 300}": str(number).encode() for number in range(300, 600)}
+        with pytest.raises(Transient):
+            _ = [message async for message in bus.last_per_subject("MISSING", "test.>")]
+
+
+async def answer_upper(message: Message) -> Reply:
+    if message.payload == b"bad":
+        return Reply(error_code="400", error_description="that is bad")
+    if message.payload == b"defect":
+        raise KeyError("inside")
+    return Reply(payload=message.payload.upper())
+
+
+@pytest.mark.parametrize(
+    ("question", "payload", "code"),
+    [
+        pytest.param(b"hello", b"HELLO", None, id="a question gets its answer"),
+        pytest.param(b"bad", b"", "400", id="an error comes as code and description"),
+        pytest.param(b"defect", b"", "500", id="a defect shows nothing of its inside"),
+    ],
+)
+async def test_queries(nats_server, new_bus, question, payload, code):
+    await nats_server.start()
+    server, client = new_bus(streams=()), new_bus(streams=())
+    endpoint = Endpoint(name="upper", subject="test.query.upper", answer=answer_upper)
+    server.serve(MicroService(name="upper", version="1.0.0", description="upper case", endpoints=[endpoint]))
+    async with running(server), running(client):
+        await asyncio.gather(server.wait_connected(), client.wait_connected())
+        reply = await until_answered(lambda: client.request("test.query.upper", question))
+        assert reply.payload == payload
+        assert reply.headers.get("Nats-Service-Error-Code") == code
+        assert "inside" not in str(reply.headers)
+        listing = await client.request("$SRV.PING.upper", b"")
+        assert b'"name": "upper"' in listing.payload
+
+
+async def until_answered(ask: Callable[[], Awaitable[Message]]) -> Message:
+    while True:
+        try:
+            return await ask()
+        except Transient:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_query_without_anybody_to_answer_is_transient(nats_server, new_bus):
+    bus = new_bus(streams=())
+    async with running(bus):
+        with pytest.raises(Transient, match="not connected"):
+            await bus.request("nobody.home", b"")
+        await nats_server.start()
+        await bus.wait_connected()
+        with pytest.raises(Transient, match="nobody answers"):
+            await bus.request("nobody.home", b"")
