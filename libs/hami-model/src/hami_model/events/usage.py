@@ -1,0 +1,92 @@
+"""usage and usage-node: what a pod, or a whole card, uses next to what is promised.
+
+Memory is in bytes. None: not known at this moment (no region file yet, or the driver does not say).
+Id: a function of the pod's UID or the node, and the time of the sample.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hami_model.events import subjects
+from hami_model.events.envelope import Event, identity, rfc3339
+from hami_model.events.parts import PodRef
+
+
+class CardUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """One container on one card."""
+
+    card_id: str
+    memory_promised_bytes: int
+    memory_used_bytes: int | None = None
+    cores_promised_percent: int
+    """0: no promise, it takes what is free."""
+    cores_used_percent: int | None = None
+
+
+class ContainerUsage(msgspec.Struct, frozen=True, kw_only=True):
+    container: str
+    cards: tuple[CardUsage, ...]
+
+
+class UsageSampled(Event, frozen=True, kw_only=True, tag="io.hami.usage.sampled.v1"):
+    """One pod."""
+
+    pod: PodRef
+    node: str
+    containers: tuple[ContainerUsage, ...]
+
+    @property
+    def about(self) -> str:
+        return self.pod.path
+
+    def subject(self, prefix: str = subjects.DEFAULT_PREFIX) -> str:
+        return subjects.usage(self.pod.namespace, self.node, self.pod.uid, prefix=prefix)
+
+    def _identity(self) -> str:
+        return identity("usage", self.node, self.pod.uid, rfc3339(self.time))
+
+
+class CardProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process with memory on a card."""
+
+    pid: int
+    """On the host."""
+    memory_used_bytes: int | None = None
+    used_by: PodRef | None = None
+    """None: no pod of ours."""
+
+
+class CardTelemetry(msgspec.Struct, frozen=True, kw_only=True):
+    """One whole card."""
+
+    card_id: str
+    index: int
+    model: str = ""
+    memory_total_bytes: int
+    memory_promised_bytes: int = 0
+    memory_used_bytes: int | None = None
+    cores_promised_percent: int = 0
+    cores_used_percent: int | None = None
+    temperature_celsius: int | None = None
+    power_milliwatts: int | None = None
+    processes: tuple[CardProcess, ...] = ()
+    used_by: tuple[PodRef, ...] = ()
+    """Pods that hold slices of the card, whether they run anything on it or not."""
+
+
+class UsageNodeSampled(Event, frozen=True, kw_only=True, tag="io.hami.usage-node.sampled.v1"):
+    """All cards of a node."""
+
+    node: str
+    cards: tuple[CardTelemetry, ...]
+
+    @property
+    def about(self) -> str:
+        return f"nodes/{self.node}"
+
+    def subject(self, prefix: str = subjects.DEFAULT_PREFIX) -> str:
+        return subjects.usage_node(self.node, prefix=prefix)
+
+    def _identity(self) -> str:
+        return identity("usage-node", self.node, rfc3339(self.time))
