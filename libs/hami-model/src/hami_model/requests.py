@@ -149,7 +149,7 @@ def _memory_mib(container: kube.Container, settings: VendorSettings) -> int:
         raise InvalidRequestError(container.name, name, f"{error}; {advice}") from error
     if suffix in quantity.UNIT_SUFFIXES:
         raise InvalidRequestError(container.name, name, f"{text}: {advice}")
-    units = _whole(container.name, name, text, advice)
+    units = _whole(container.name, name, text, "whole MiB, such as 4096 for 4 GiB")
     largest = INT32_MAX // settings.memory_factor
     if not 0 <= units <= largest:
         raise InvalidRequestError(container.name, name, f"{text} is not between 0 and {largest}: {advice}")

@@ -59,6 +59,10 @@ class VendorDescriptor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     visible_devices_env: str
     """Variable by which the container runtime shows cards to a container."""
+    priority_env: str = ""
+    """Variable that carries the priority resource into a container."""
+    core_policy_env: str = ""
+    """Variable that carries the configured core policy into a container."""
 
 
 class UnknownVendorError(LookupError):
