@@ -1,1 +1,48 @@
-"""The placement engine: cluster state, fit, score and reasons."""
+"""The placement engine: cluster state, fit, score and reasons.
+
+The same state and the same pod give the same answer, in any order of arrival. "Does not fit" is a value
+(`Rejection`); `ValueError` means that a value cannot enter the engine and says what to change.
+"""
+
+from typing import Literal, TypeAlias
+
+from ._engine import (
+    Ask,
+    Card,
+    CardConstraint,
+    CardUsage,
+    CardVerdict,
+    Cluster,
+    ContainerAsk,
+    ContainerSlices,
+    NodeVerdict,
+    Placement,
+    PodAsk,
+    PodBooking,
+    ReasonInfo,
+    Rejection,
+    Slice,
+    list_reasons,
+)
+
+ContainerKind: TypeAlias = Literal["init", "sidecar", "app"]
+
+__all__ = [
+    "Ask",
+    "Card",
+    "CardConstraint",
+    "CardUsage",
+    "CardVerdict",
+    "Cluster",
+    "ContainerAsk",
+    "ContainerKind",
+    "ContainerSlices",
+    "NodeVerdict",
+    "Placement",
+    "PodAsk",
+    "PodBooking",
+    "ReasonInfo",
+    "Rejection",
+    "Slice",
+    "list_reasons",
+]

@@ -1,18 +1,38 @@
-"""Types of the compiled engine. Memory is MiB, cores are percent of one card."""
+# Types of the compiled engine. Memory is MiB, cores are percent of one card. What each does is documented at runtime
+# (`help(hami_engine.Cluster)`). A value out of range raises ValueError, one beyond 64 bits OverflowError.
 
 from collections.abc import Sequence
-from typing import Literal, final
+from typing import Literal, TypeAlias, final
 
-ContainerKind = Literal["init", "sidecar", "app"]
+__all__ = [
+    "Ask",
+    "Card",
+    "CardConstraint",
+    "CardUsage",
+    "CardVerdict",
+    "Cluster",
+    "ContainerAsk",
+    "ContainerSlices",
+    "NodeVerdict",
+    "Placement",
+    "PodAsk",
+    "PodBooking",
+    "ReasonInfo",
+    "Rejection",
+    "Slice",
+    "list_reasons",
+]
+
+ContainerKind: TypeAlias = Literal["init", "sidecar", "app"]
 
 @final
 class Card:
-    """One card as its node registered it. Cards of a node are given in the order of its inventory."""
+    # One card as its node registered it. Cards of a node are given in the order of its inventory.
 
     def __new__(
         cls,
         *,
-        id: str,
+        id: str,  # noqa: A002 # the wire's word
         vendor: str,
         model: str,
         index: int,
@@ -27,7 +47,7 @@ class Card:
 
 @final
 class Ask:
-    """What one container asks of one vendor, per card. `memory_percent` None: not given; `memory_mib` 0: not given."""
+    # What one container asks of one vendor, per card. `memory_percent` None: not given; `memory_mib` 0: not given.
 
     def __new__(
         cls, *, vendor: str, count: int, memory_mib: int = 0, memory_percent: int | None = None, cores_percent: int = 0
@@ -35,11 +55,11 @@ class Ask:
 
 @final
 class ContainerAsk:
-    def __new__(cls, *, name: str, kind: ContainerKind, asks: Sequence[Ask] = ()) -> ContainerAsk: ...
+    def __new__(cls, *, name: str, kind: ContainerKind, asks: Sequence[Ask] = ...) -> ContainerAsk: ...
 
 @final
 class CardConstraint:
-    """Which cards of a vendor a pod accepts. None: no constraint. Rules: models match by case-insensitive substring."""
+    # Which cards of a vendor a pod accepts. None: no constraint. Rules: models match by case-insensitive substring.
 
     def __new__(
         cls,
@@ -53,7 +73,7 @@ class CardConstraint:
 
 @final
 class PodAsk:
-    """A pod to place. Containers: init containers (one-shot and sidecars) in order, then app containers."""
+    # A pod to place. Containers: init containers (one-shot and sidecars) in order, then app containers.
 
     def __new__(
         cls,
@@ -65,13 +85,13 @@ class PodAsk:
         node_policy: str = "binpack",
         card_policy: str = "spread",
         numa_bind: bool = False,
-        constraints: dict[str, CardConstraint] = ...,
-        weights: tuple[int, int, int] = (1, 1, 1),
+        constraints: dict[str, CardConstraint] | None = None,  # by vendor
+        weights: tuple[int, int, int] = ...,  # of slots, cores and memory in the score of a card; all 1
     ) -> PodAsk: ...
 
 @final
 class Slice:
-    """One card's share given to one container."""
+    # One card's share given to one container.
 
     def __new__(cls, *, card_id: str, vendor: str, memory_mib: int, cores_percent: int) -> Slice: ...
     card_id: str
@@ -81,13 +101,13 @@ class Slice:
 
 @final
 class ContainerSlices:
-    def __new__(cls, *, kind: ContainerKind, slices: Sequence[Slice] = ()) -> ContainerSlices: ...
+    def __new__(cls, *, kind: ContainerKind, slices: Sequence[Slice] = ...) -> ContainerSlices: ...
     kind: ContainerKind
     slices: list[Slice]
 
 @final
 class Placement:
-    """The pod fits. `containers[i]` belongs to container i of the ask."""
+    # The pod fits. `containers[i]` belongs to container i of the ask.
 
     node: str
     score: float
@@ -102,7 +122,7 @@ class Placement:
 
 @final
 class Rejection:
-    """The pod fits on no candidate. Texts are those kube-scheduler shows."""
+    # The pod fits on no candidate. Texts are those kube-scheduler shows.
 
     def not_now(self) -> dict[str, str]: ...  # node -> reasons; may change when something ends
     def never(self) -> dict[str, str]: ...  # node -> reasons; would not fit on the empty node either
@@ -129,7 +149,7 @@ class CardUsage:
 
 @final
 class CardVerdict:
-    """Why one card of one node was taken or not, for the first container that does not fit."""
+    # Why one card of one node was taken or not, for the first container that does not fit.
 
     card_id: str
     code: str | None  # None: the card fits
@@ -164,7 +184,7 @@ def list_reasons() -> list[ReasonInfo]: ...
 
 @final
 class Cluster:
-    """The kept state. Every method is one atomic step; all are safe from any thread."""
+    # The kept state. Every method is one atomic step; all are safe from any thread.
 
     def __new__(cls) -> Cluster: ...
     def set_node(self, node: str, cards: Sequence[Card]) -> None: ...
@@ -184,13 +204,11 @@ class Cluster:
         node: str,
         containers: Sequence[ContainerSlices],
         init_done: bool = False,
-        blocked_cards: Sequence[str] = (),
-    ) -> None:
-        """Books a bound pod, in place of whatever was booked for its uid (a reservation too)."""
-
-    def reserve(self, pod: PodAsk, candidates: Sequence[str] | None = None) -> Placement | Rejection:
-        """Places the pod and books it as reserved, in place of an earlier reservation of the same uid."""
-
+        blocked_cards: Sequence[str] = ...,
+    ) -> None: ...  # books a bound pod, in place of whatever was booked for its uid (a reservation too)
+    def reserve(self, pod: PodAsk, candidates: Sequence[str] | None = None) -> Placement | Rejection: ...
+    # reserve: places the pod and books it as reserved, in place of whatever was booked for its uid. A pod that fits
+    # nowhere loses its earlier booking too.
     def confirm(self, uid: str) -> bool: ...  # reserved -> bound
     def release(self, uid: str) -> bool: ...
     def booking(self, uid: str) -> PodBooking | None: ...

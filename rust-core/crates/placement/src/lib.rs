@@ -1,1 +1,49 @@
-//! The pure placement engine.
+//! Chooses cards for pods.
+//!
+//! A [`Cluster`] is the kept state: nodes with their cards, what is booked on them, and quotas. [`Cluster::reserve`]
+//! decides about one pod and books it in the same step; nothing is rebuilt, and nothing is allocated where the pod
+//! fits and its buffers have grown to their size. The same state and the same pod give the same answer on any
+//! machine and in any order of arrival: among equal nodes the first by name wins, among equal cards the one listed
+//! last in its node's inventory.
+//!
+//! How a pod travels: `ask` (what it wants) → `demand` (made ready) → `search` (every candidate) → `count` or `walk`
+//! (one node) → `check` (one card) → `decision` (what it gets, or why not) → `booking`.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod ask;
+mod booking;
+mod card;
+mod check;
+mod cluster;
+mod count;
+mod decision;
+mod demand;
+mod explain;
+mod family;
+mod invariants;
+mod names;
+mod node;
+mod policy;
+mod quota;
+mod reason;
+mod score;
+mod search;
+mod tally;
+mod usage;
+mod walk;
+
+pub use ask::{
+    Ask, CardConstraint, ContainerAsk, ContainerKind, InvalidInput, PodAsk, Weights, MAX_CORES_PERCENT,
+    MAX_MEMORY_MIB,
+};
+pub use booking::BookingState;
+pub use card::{Amount, CardSpec};
+pub use cluster::{BookingView, BoundPod, BoundShare, CardView, Cluster};
+pub use decision::{Decision, PlacedShare, BEST_COUNT};
+pub use explain::{CardVerdict, NodeVerdict};
+pub use family::{family, Family, MemoryNeed, Rules};
+pub use policy::{CardPolicy, NodePolicy};
+pub use reason::{Reason, ReasonRow, REASONS};
+pub use search::Candidates;

@@ -1,7 +1,23 @@
 //! The Python face of the placement engine: converts values, maps errors, and nothing else.
+
+#![allow(clippy::needless_pass_by_value, reason = "arguments of Python calls arrive by value")]
+
+mod answers;
+mod cluster;
+mod enter;
+mod explanation;
+mod values;
+
 use pyo3::prelude::*;
 
 #[pymodule]
-fn _engine(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+mod _engine {
+    #[pymodule_export]
+    use super::answers::{Placement, Rejection};
+    #[pymodule_export]
+    use super::cluster::{CardUsage, Cluster, PodBooking};
+    #[pymodule_export]
+    use super::explanation::{list_reasons, CardVerdict, NodeVerdict, ReasonInfo};
+    #[pymodule_export]
+    use super::values::{Ask, Card, CardConstraint, ContainerAsk, ContainerSlices, PodAsk, Slice};
 }

@@ -1,0 +1,301 @@
+//! What a pod asks for.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::policy::{CardPolicy, NodePolicy};
+
+/// Largest accepted amount of memory, in MiB. Sums of amounts below it cannot overflow.
+pub const MAX_MEMORY_MIB: i64 = 1 << 40;
+/// Largest accepted amount of cores, in percent of one card.
+pub const MAX_CORES_PERCENT: i64 = 1 << 31;
+
+/// Why a value cannot enter the engine.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum InvalidInput {
+    /// A quantity lies outside its range.
+    #[error("{what} is {value}; it must be between {least} and {most}")]
+    OutOfRange {
+        /// Which quantity.
+        what: &'static str,
+        /// What was given.
+        value: i64,
+        /// The smallest accepted value.
+        least: i64,
+        /// The largest accepted value.
+        most: i64,
+    },
+    /// A container asks the same vendor twice.
+    #[error("container {container} asks vendor {vendor} twice; give one ask per vendor")]
+    VendorAskedTwice {
+        /// The container's name.
+        container: String,
+        /// The vendor word.
+        vendor: String,
+    },
+    /// An init container stands behind an app container.
+    #[error("container {container} runs before the app containers; put it before them")]
+    InitAfterApp {
+        /// The container's name.
+        container: String,
+    },
+    /// The scoring weights are negative or all zero.
+    #[error("weights are {0}, {1}, {2}; none may be negative and one must be above 0")]
+    Weights(i64, i64, i64),
+    /// A node's inventory names a card twice.
+    #[error("node {node} lists card {card} twice; every card of a node needs its own id")]
+    CardTwice {
+        /// The node's name.
+        node: String,
+        /// The card's id.
+        card: String,
+    },
+}
+
+/// Accepts `value` when it lies between `least` and `most`.
+///
+/// # Errors
+/// [`InvalidInput::OutOfRange`] otherwise.
+pub fn in_range(what: &'static str, value: i64, least: i64, most: i64) -> Result<i64, InvalidInput> {
+    if (least..=most).contains(&value) {
+        Ok(value)
+    } else {
+        Err(InvalidInput::OutOfRange { what, value, least, most })
+    }
+}
+
+/// When a container runs relative to the others of its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContainerKind {
+    /// A one-shot init container: ends before the next one starts.
+    Init,
+    /// An init container that keeps running.
+    Sidecar,
+    /// A container of the pod proper.
+    App,
+}
+
+/// What one container asks of one vendor; memory and cores are per card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    vendor: Arc<str>,
+    pub(crate) count: u32,
+    pub(crate) memory_mib: i64,
+    pub(crate) memory_percent: Option<i64>,
+    pub(crate) cores_percent: i64,
+}
+
+impl Ask {
+    /// `memory_mib` 0: not given; `memory_percent` None: not given. Absolute memory wins over the percentage.
+    ///
+    /// # Errors
+    /// When a quantity is outside its range.
+    pub fn new(
+        vendor: &str,
+        count: i64,
+        memory_mib: i64,
+        memory_percent: Option<i64>,
+        cores_percent: i64,
+    ) -> Result<Self, InvalidInput> {
+        Ok(Self {
+            vendor: vendor.into(),
+            count: in_range("count", count, 0, i64::from(i32::MAX))? as u32,
+            memory_mib: in_range("memory_mib", memory_mib, 0, MAX_MEMORY_MIB)?,
+            memory_percent: memory_percent
+                .map(|percent| in_range("memory_percent", percent, 0, 100))
+                .transpose()?,
+            cores_percent: in_range("cores_percent", cores_percent, 0, MAX_CORES_PERCENT)?,
+        })
+    }
+
+    /// The vendor word.
+    pub fn vendor(&self) -> &Arc<str> {
+        &self.vendor
+    }
+}
+
+/// One container of a pod with its asks.
+#[derive(Clone, Debug)]
+pub struct ContainerAsk {
+    pub(crate) name: String,
+    pub(crate) kind: ContainerKind,
+    pub(crate) asks: Vec<Ask>,
+}
+
+impl ContainerAsk {
+    /// Asks of count 0 are dropped.
+    ///
+    /// # Errors
+    /// When a vendor is asked twice.
+    pub fn new(name: &str, kind: ContainerKind, asks: Vec<Ask>) -> Result<Self, InvalidInput> {
+        for (index, ask) in asks.iter().enumerate() {
+            if asks[..index].iter().any(|earlier| earlier.vendor == ask.vendor) {
+                return Err(InvalidInput::VendorAskedTwice {
+                    container: name.into(),
+                    vendor: ask.vendor.to_string(),
+                });
+            }
+        }
+        let asks = asks.into_iter().filter(|ask| ask.count > 0).collect();
+        Ok(Self { name: name.into(), kind, asks })
+    }
+}
+
+/// Which cards of one vendor a pod accepts.
+#[derive(Clone, Debug, Default)]
+pub struct CardConstraint {
+    use_models: Option<Vec<String>>,
+    avoid_models: Option<Vec<String>>,
+    use_ids: Option<Vec<String>>,
+    avoid_ids: Option<Vec<String>>,
+    modes: Option<String>,
+}
+
+impl CardConstraint {
+    /// None: no constraint. An empty list of wanted models or ids is a constraint that no card meets.
+    pub fn new(
+        use_models: Option<Vec<String>>,
+        avoid_models: Option<Vec<String>>,
+        use_ids: Option<Vec<String>>,
+        avoid_ids: Option<Vec<String>>,
+        modes: Option<String>,
+    ) -> Self {
+        let lower = |models: Option<Vec<String>>| {
+            models.map(|models| models.iter().map(|model| model.to_lowercase()).collect())
+        };
+        Self { use_models: lower(use_models), avoid_models: lower(avoid_models), use_ids, avoid_ids, modes }
+    }
+
+    /// Whether the rules on models and modes admit a card; `model` in lower case.
+    pub(crate) fn admits_model(&self, model: &str, mode: &str) -> bool {
+        let named = |models: &Vec<String>| models.iter().any(|word| model.contains(word.as_str()));
+        self.use_models.as_ref().is_none_or(named)
+            && !self.avoid_models.as_ref().is_some_and(named)
+            && self.modes.as_ref().is_none_or(|modes| modes.contains(mode))
+    }
+
+    /// Whether the rules on ids admit a card.
+    pub(crate) fn admits_id(&self, id: &str) -> bool {
+        let named = |ids: &Vec<String>| ids.iter().any(|word| word == id);
+        self.use_ids.as_ref().is_none_or(named) && !self.avoid_ids.as_ref().is_some_and(named)
+    }
+
+    pub(crate) fn names_ids(&self) -> bool {
+        self.use_ids.is_some() || self.avoid_ids.is_some()
+    }
+
+    /// Whether a card in `mode` may serve as far as the rule on modes goes.
+    pub(crate) fn admits_mode(&self, mode: &str) -> bool {
+        self.modes.as_ref().is_none_or(|modes| modes.contains(mode))
+    }
+}
+
+/// Weights of slots, cores and memory in the score of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weights {
+    pub(crate) slots: i64,
+    pub(crate) cores: i64,
+    pub(crate) memory: i64,
+}
+
+impl Weights {
+    /// # Errors
+    /// When one is negative or all are 0.
+    pub fn new(slots: i64, cores: i64, memory: i64) -> Result<Self, InvalidInput> {
+        if slots < 0 || cores < 0 || memory < 0 || (slots, cores, memory) == (0, 0, 0) {
+            return Err(InvalidInput::Weights(slots, cores, memory));
+        }
+        Ok(Self { slots, cores, memory })
+    }
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self { slots: 1, cores: 1, memory: 1 }
+    }
+}
+
+/// A pod to place.
+#[derive(Clone, Debug)]
+pub struct PodAsk {
+    pub(crate) uid: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) containers: Vec<ContainerAsk>,
+    pub(crate) constraints: Vec<(String, CardConstraint)>,
+    pub(crate) node_policy: NodePolicy,
+    pub(crate) card_policy: CardPolicy,
+    pub(crate) numa_bind: bool,
+    pub(crate) weights: Weights,
+}
+
+impl PodAsk {
+    /// A pod with the default policies: fullest node, emptiest cards.
+    ///
+    /// # Errors
+    /// When an init container stands behind an app container.
+    pub fn new(
+        uid: &str,
+        namespace: &str,
+        name: &str,
+        containers: Vec<ContainerAsk>,
+    ) -> Result<Self, InvalidInput> {
+        let apps_from = containers.iter().position(|container| container.kind == ContainerKind::App);
+        if let Some(late) = apps_from.and_then(|first| {
+            containers[first..].iter().find(|container| container.kind != ContainerKind::App)
+        }) {
+            return Err(InvalidInput::InitAfterApp { container: late.name.clone() });
+        }
+        Ok(Self {
+            uid: uid.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            containers,
+            constraints: Vec::new(),
+            node_policy: NodePolicy::parse("binpack"),
+            card_policy: CardPolicy::parse("spread", false),
+            numa_bind: false,
+            weights: Weights::default(),
+        })
+    }
+
+    /// Sets the policies by their words; unknown words mean binpack for nodes and spread for cards.
+    #[must_use]
+    pub fn with_policies(mut self, node_policy: &str, card_policy: &str, numa_bind: bool) -> Self {
+        self.node_policy = NodePolicy::parse(node_policy);
+        self.card_policy = CardPolicy::parse(card_policy, numa_bind);
+        self.numa_bind = numa_bind;
+        self
+    }
+
+    /// Adds the rules on the cards of one vendor.
+    #[must_use]
+    pub fn with_constraint(mut self, vendor: &str, constraint: CardConstraint) -> Self {
+        self.constraints.retain(|(known, _)| known != vendor);
+        self.constraints.push((vendor.into(), constraint));
+        self
+    }
+
+    /// Sets the weights of the score of cards.
+    #[must_use]
+    pub fn with_weights(mut self, weights: Weights) -> Self {
+        self.weights = weights;
+        self
+    }
+
+    /// The pod's UID.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// The pod's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many containers the pod has.
+    pub fn container_count(&self) -> usize {
+        self.containers.len()
+    }
+}

@@ -1,0 +1,402 @@
+//! The kept state of the cluster and the operations on it. Every operation is one whole step.
+
+use std::sync::Arc;
+
+use crate::ask::{in_range, ContainerKind, InvalidInput, PodAsk, MAX_CORES_PERCENT, MAX_MEMORY_MIB};
+use crate::booking::{Booking, BookingState, Bookings, Share};
+use crate::card::{flag, Amount, CardKinds, CardSpec};
+use crate::decision::Decision;
+use crate::node::{validate_inventory, Node, Nodes};
+use crate::quota::Quotas;
+use crate::search::{Candidates, Search};
+
+/// One card's share of a bound pod, as its annotation tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundShare {
+    /// The card's id.
+    pub card_id: String,
+    /// The vendor word.
+    pub vendor: Arc<str>,
+    /// Memory in MiB.
+    pub memory_mib: i64,
+    /// Cores in percent of one card.
+    pub cores_percent: i64,
+}
+
+impl BoundShare {
+    /// # Errors
+    /// When a quantity is negative or beyond what sums can hold.
+    pub fn new(
+        card_id: &str,
+        vendor: &str,
+        memory_mib: i64,
+        cores_percent: i64,
+    ) -> Result<Self, InvalidInput> {
+        Ok(Self {
+            card_id: card_id.into(),
+            vendor: vendor.into(),
+            memory_mib: in_range("memory_mib", memory_mib, 0, MAX_MEMORY_MIB)?,
+            cores_percent: in_range("cores_percent", cores_percent, 0, MAX_CORES_PERCENT)?,
+        })
+    }
+}
+
+/// A bound pod to charge.
+#[derive(Clone, Debug)]
+pub struct BoundPod<'a> {
+    /// The pod's UID.
+    pub uid: &'a str,
+    /// The pod's namespace.
+    pub namespace: &'a str,
+    /// The node it is bound to.
+    pub node: &'a str,
+    /// Containers in their order.
+    pub containers: &'a [(ContainerKind, Vec<BoundShare>)],
+    /// Whether all one-shot init containers have ended.
+    pub init_done: bool,
+    /// Cards that take no new pods while this pod stands.
+    pub blocked_cards: &'a [String],
+}
+
+/// One booking as others see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BookingView<'a> {
+    /// The pod's UID.
+    pub uid: &'a str,
+    /// The pod's namespace.
+    pub namespace: &'a str,
+    /// The node.
+    pub node: &'a str,
+    /// How firm it is.
+    pub state: BookingState,
+}
+
+/// One card as others see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardView {
+    /// As registered; `healthy` is the present state.
+    pub spec: CardSpec,
+    /// A pod with a malformed allocation blocks the card.
+    pub blocked: bool,
+    /// What is booked on it.
+    pub used: Amount,
+}
+
+/// The kept state.
+#[derive(Clone, Default)]
+pub struct Cluster {
+    pub(crate) nodes: Nodes,
+    pub(crate) kinds: CardKinds,
+    pub(crate) bookings: Bookings,
+    pub(crate) quotas: Quotas,
+    pub(crate) search: Search,
+    /// Memory of the largest card ever registered.
+    pub(crate) largest_card_mib: i64,
+}
+
+impl Cluster {
+    /// A cluster without nodes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers a node's cards in place of those it had. Bookings stay.
+    ///
+    /// # Errors
+    /// When a card id comes twice or a quantity is out of range; nothing is changed then.
+    pub fn set_node(&mut self, name: &str, specs: &[CardSpec]) -> Result<(), InvalidInput> {
+        validate_inventory(name, specs)?;
+        let known = self.nodes.find(name);
+        if known.is_some_and(|place| self.nodes.slots[place].is_registered_as(specs, &self.kinds)) {
+            return Ok(());
+        }
+        let kinds = specs.iter().map(|spec| self.kinds.intern(spec)).collect::<Result<Vec<u16>, _>>()?;
+        self.search.forget_names();
+        let place = self.nodes.find_or_add(name);
+        self.largest_card_mib =
+            specs.iter().map(|spec| spec.memory_mib).fold(self.largest_card_mib, i64::max);
+        self.rebuild(place, |node| node.register(specs, &kinds));
+        Ok(())
+    }
+
+    /// Takes a node out of placement. Bookings on it stay. False when it was not registered.
+    pub fn remove_node(&mut self, name: &str) -> bool {
+        let Some(place) = self.nodes.find(name).filter(|place| self.nodes.slots[*place].registered) else {
+            return false;
+        };
+        self.rebuild(place, Node::unregister);
+        self.nodes.drop_if_unused(place);
+        true
+    }
+
+    /// Changes a node's inventory and books its pods anew on it.
+    fn rebuild(&mut self, place: u32, change: impl FnOnce(&mut Node)) {
+        let node = &mut self.nodes.slots[place];
+        let ids: Vec<Arc<str>> = node.known.iter().map(|card| card.id.clone()).collect();
+        change(node);
+        for booking in &node.bookings.clone() {
+            let booking = &mut self.bookings.slots[*booking];
+            let renamed = booking
+                .shares
+                .iter_mut()
+                .map(|share| &mut share.card)
+                .chain(booking.held.iter_mut().map(|held| &mut held.card))
+                .chain(&mut booking.blocked);
+            for card in renamed {
+                *card = self.nodes.slots[place].know(&ids[*card as usize]);
+            }
+            let node = &mut self.nodes.slots[place];
+            for held in &booking.held {
+                node.shift(held.card, held.amount, true);
+            }
+            for card in &booking.blocked {
+                node.shift_blocks(*card, true);
+            }
+        }
+        self.nodes.slots[place].rescore();
+    }
+
+    /// Sets a card's health. False when the node has not registered such a card.
+    pub fn set_card_health(&mut self, node: &str, card_id: &str, healthy: bool) -> bool {
+        let Some(place) = self.nodes.find(node) else { return false };
+        let node = &mut self.nodes.slots[place];
+        let Some(position) = node.position(card_id) else { return false };
+        node.cards[position].set_flag(flag::UNHEALTHY, !healthy);
+        true
+    }
+
+    /// Names of the registered nodes, sorted.
+    pub fn nodes(&self) -> Vec<&str> {
+        let mut names: Vec<&str> =
+            self.nodes.slots.items().iter().filter(|node| node.registered).map(|node| &*node.name).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Cards of a registered node in the order of its inventory; empty for another.
+    pub fn node_cards(&self, name: &str) -> Vec<CardView> {
+        let Some(place) = self.nodes.find(name) else { return Vec::new() };
+        let node = &self.nodes.slots[place];
+        let view = |(position, card): (usize, &crate::card::Card)| {
+            let kind = self.kinds.get(card.kind);
+            CardView {
+                spec: CardSpec {
+                    id: node.id_at(position).to_string(),
+                    vendor: kind.vendor.to_string(),
+                    model: kind.model.to_string(),
+                    index: node.faces[position].index,
+                    slots: card.slots,
+                    memory_mib: card.memory_mib,
+                    cores_percent: card.cores_percent,
+                    numa: card.numa,
+                    mode: kind.mode.clone(),
+                    healthy: card.flags & flag::UNHEALTHY == 0,
+                    cordoned: card.flags & flag::CORDONED != 0,
+                },
+                blocked: card.flags & flag::BLOCKED != 0,
+                used: card.used(),
+            }
+        };
+        node.cards.iter().enumerate().map(view).collect()
+    }
+
+    /// Sets the limits of a namespace for one vendor. None: no limit; 0 blocks.
+    pub fn set_quota(&mut self, namespace: &str, vendor: &str, memory: Option<i64>, cores: Option<i64>) {
+        self.quotas.set_limits(namespace, vendor, memory, cores);
+    }
+
+    /// Memory in MiB and cores in percent that live bookings of a namespace use of one vendor.
+    pub fn quota_used(&self, namespace: &str, vendor: &str) -> (i64, i64) {
+        self.quotas.find(namespace, vendor).map_or((0, 0), |place| {
+            let quota = self.quotas.get(place);
+            (quota.used_memory_mib, quota.used_cores_percent)
+        })
+    }
+
+    /// Books a bound pod in place of whatever was booked for its UID.
+    ///
+    /// Cards the node does not know are remembered and count once it registers them.
+    pub fn charge(&mut self, pod: &BoundPod<'_>) {
+        self.release(pod.uid);
+        if self.nodes.find(pod.node).is_none() {
+            self.search.forget_names();
+        }
+        let place = self.nodes.find_or_add(pod.node);
+        let number = self.bookings.slots.take();
+        let booking = &mut self.bookings.slots[number];
+        booking.reset(pod.uid, pod.namespace, place, BookingState::Bound);
+        booking.init_done = pod.init_done;
+        let node = &mut self.nodes.slots[place];
+        for (kind, shares) in pod.containers {
+            booking.shares.extend(shares.iter().map(|share| Share {
+                kind: *kind,
+                card: node.know(&share.card_id),
+                vendor: share.vendor.clone(),
+                memory_mib: share.memory_mib,
+                cores_percent: share.cores_percent,
+            }));
+        }
+        for card_id in pod.blocked_cards {
+            let card = node.know(card_id);
+            if !booking.blocked.contains(&card) {
+                booking.blocked.push(card);
+            }
+        }
+        self.book(number);
+    }
+
+    /// Places a pod and books it as reserved, in place of whatever was booked for its UID.
+    ///
+    /// A pod that fits nowhere loses its earlier booking too.
+    pub fn reserve(&mut self, pod: &PodAsk, candidates: Candidates<'_>) -> Arc<Decision> {
+        self.release(&pod.uid);
+        let decision = self.decide(pod, candidates);
+        if let Some(place) = decision.winner() {
+            let number = self.bookings.slots.take();
+            let booking = &mut self.bookings.slots[number];
+            booking.reset(&pod.uid, &pod.namespace, place, BookingState::Reserved);
+            let node = &self.nodes.slots[place];
+            booking.shares.extend(self.search.taken().map(|(demand, taken)| {
+                Share {
+                    kind: demand.kind,
+                    card: node.faces[usize::from(taken.position)].known,
+                    vendor: pod.containers[usize::from(demand.container)].asks[usize::from(demand.ask)]
+                        .vendor()
+                        .clone(),
+                    memory_mib: taken.memory_mib,
+                    cores_percent: taken.cores_percent,
+                }
+            }));
+            self.book(number);
+        }
+        decision
+    }
+
+    /// Decides about a pod and leaves the state as it is. Its own booking does not count against it.
+    pub fn what_if(&mut self, pod: &PodAsk, candidates: Candidates<'_>) -> Arc<Decision> {
+        self.without_booking(&pod.uid, |cluster| cluster.decide(pod, candidates))
+    }
+
+    fn decide(&mut self, pod: &PodAsk, candidates: Candidates<'_>) -> Arc<Decision> {
+        self.search.prepare(pod, &self.kinds, &self.quotas, self.largest_card_mib);
+        self.search.decide(&self.nodes, pod, candidates)
+    }
+
+    /// Runs `look` while the pod's own booking is lifted.
+    pub(crate) fn without_booking<T>(&mut self, uid: &str, look: impl FnOnce(&mut Self) -> T) -> T {
+        let own = self.bookings.find(uid);
+        if let Some(number) = own {
+            self.apply(number, false);
+        }
+        let answer = look(self);
+        if let Some(number) = own {
+            self.apply(number, true);
+        }
+        answer
+    }
+
+    /// Makes a filled-in booking count.
+    fn book(&mut self, number: u32) {
+        let booking = &mut self.bookings.slots[number];
+        booking.sum_up();
+        self.nodes.slots[booking.node].bookings.push(number);
+        self.apply(number, true);
+        self.bookings.publish(number);
+    }
+
+    /// Adds a booking to the sums, or takes it out of them.
+    fn apply(&mut self, number: u32, adds: bool) {
+        let booking = &mut self.bookings.slots[number];
+        let node = &mut self.nodes.slots[booking.node];
+        for held in &booking.held {
+            node.shift(held.card, held.amount, adds);
+        }
+        for card in &booking.blocked {
+            node.shift_blocks(*card, adds);
+        }
+        node.rescore();
+        if !adds {
+            for charge in booking.charges.drain(..) {
+                self.quotas.give_back(charge);
+            }
+            return;
+        }
+        for index in 0..booking.held.len() {
+            let vendor = &booking.held[index].vendor;
+            if booking.held[..index].iter().any(|earlier| earlier.vendor == *vendor) {
+                continue;
+            }
+            let sum = booking.held[index..]
+                .iter()
+                .filter(|held| held.vendor == *vendor)
+                .fold(Amount::default(), |sum, held| sum.plus(held.amount));
+            booking.charges.push(self.quotas.charge(
+                &booking.namespace,
+                vendor,
+                sum.memory_mib,
+                sum.cores_percent,
+            ));
+        }
+    }
+
+    /// Makes a reservation bound. False when nothing is booked for the UID.
+    pub fn confirm(&mut self, uid: &str) -> bool {
+        let Some(number) = self.bookings.find(uid) else { return false };
+        self.bookings.slots[number].state = BookingState::Bound;
+        true
+    }
+
+    /// Gives back what is booked for a UID. False when nothing is.
+    pub fn release(&mut self, uid: &str) -> bool {
+        let Some(number) = self.bookings.find(uid) else { return false };
+        self.apply(number, false);
+        self.bookings.remove(number);
+        let place = self.bookings.slots[number].node;
+        let node = &mut self.nodes.slots[place];
+        node.bookings.retain(|other| *other != number);
+        if !node.registered && node.bookings.is_empty() {
+            self.nodes.drop_if_unused(place);
+        }
+        true
+    }
+
+    fn view<'a>(&'a self, booking: &'a Booking) -> BookingView<'a> {
+        BookingView {
+            uid: &booking.uid,
+            namespace: &booking.namespace,
+            node: &self.nodes.slots[booking.node].name,
+            state: booking.state,
+        }
+    }
+
+    /// What is booked for a UID.
+    pub fn booking(&self, uid: &str) -> Option<BookingView<'_>> {
+        self.bookings.find(uid).map(|number| self.view(&self.bookings.slots[number]))
+    }
+
+    /// What a UID holds, by card id, sorted.
+    pub fn booked(&self, uid: &str) -> Vec<(&str, Amount)> {
+        let Some(number) = self.bookings.find(uid) else { return Vec::new() };
+        let booking = &self.bookings.slots[number];
+        let known = &self.nodes.slots[booking.node].known;
+        let mut held: Vec<(&str, Amount)> =
+            booking.held.iter().map(|held| (&*known[held.card as usize].id, held.amount)).collect();
+        held.sort_unstable_by_key(|(id, _)| *id);
+        held
+    }
+
+    /// Bookings on a node, sorted by UID.
+    pub fn pods(&self, node: &str) -> Vec<BookingView<'_>> {
+        let Some(place) = self.nodes.find(node) else { return Vec::new() };
+        let bookings = &self.nodes.slots[place].bookings;
+        let mut pods: Vec<_> =
+            bookings.iter().map(|number| self.view(&self.bookings.slots[*number])).collect();
+        pods.sort_unstable_by_key(|pod| pod.uid);
+        pods
+    }
+
+    /// How many bookings there are.
+    pub fn booking_count(&self) -> usize {
+        self.bookings.count()
+    }
+}

@@ -1,0 +1,190 @@
+//! What was decided about one pod: the node and cards it gets, or why it fits nowhere.
+
+use std::sync::Arc;
+
+use crate::policy::NodePolicy;
+use crate::reason::{Reason, REASONS};
+use crate::tally::Tally;
+
+/// How many of the best nodes a decision names.
+pub const BEST_COUNT: usize = 10;
+
+/// One card's share given to one container by a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedShare {
+    /// Number of the container in the pod's ask.
+    pub container: u16,
+    /// The card's id.
+    pub card_id: Arc<str>,
+    /// The vendor word.
+    pub vendor: Arc<str>,
+    /// Memory in MiB.
+    pub memory_mib: i64,
+    /// Cores in percent of one card.
+    pub cores_percent: i64,
+}
+
+/// What a candidate said.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    node: u32,
+    score: f32,
+    /// Number of the tally, or `FITS`.
+    tally: u32,
+}
+
+const FITS: u32 = u32::MAX;
+
+/// A decision about one pod. Texts and lists are made when they are asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Decision {
+    names: Arc<Vec<Arc<str>>>,
+    rows: Vec<Row>,
+    tallies: Vec<Tally>,
+    unregistered: Vec<String>,
+    best: Vec<(u32, f32)>,
+    shares: Vec<PlacedShare>,
+    fitting: usize,
+}
+
+impl Decision {
+    pub(crate) fn begin(&mut self, names: &Arc<Vec<Arc<str>>>) {
+        if !Arc::ptr_eq(&self.names, names) {
+            self.names = names.clone();
+        }
+        self.rows.clear();
+        self.tallies.clear();
+        self.unregistered.clear();
+        self.best.clear();
+        self.shares.clear();
+        self.fitting = 0;
+    }
+
+    /// Lets go of the names, so that the nodes may change them without a copy.
+    pub(crate) fn forget(&mut self) {
+        self.names = Arc::default();
+    }
+
+    pub(crate) fn add_fitting(&mut self, node: u32, score: f32, policy: NodePolicy) {
+        self.fitting += 1;
+        self.rows.push(Row { node, score, tally: FITS });
+        let names = &self.names;
+        let before = |other: &(u32, f32)| {
+            policy
+                .compare(other.1, score)
+                .then_with(|| names[other.0 as usize].cmp(&names[node as usize]))
+                .is_lt()
+        };
+        if self.best.len() == BEST_COUNT && self.best.last().is_some_and(before) {
+            return;
+        }
+        self.best.truncate(BEST_COUNT - 1);
+        let place = self.best.partition_point(before);
+        self.best.insert(place, (node, score));
+    }
+
+    pub(crate) fn add_failing(&mut self, node: u32, tally: Tally) {
+        self.rows.push(Row { node, score: 0.0, tally: self.tallies.len() as u32 });
+        self.tallies.push(tally);
+    }
+
+    pub(crate) fn add_unregistered(&mut self, name: &str) {
+        self.unregistered.push(name.into());
+    }
+
+    /// Names that were given twice count once.
+    pub(crate) fn end(&mut self) {
+        self.unregistered.sort_unstable();
+        self.unregistered.dedup();
+    }
+
+    pub(crate) fn add_share(&mut self, share: PlacedShare) {
+        self.shares.push(share);
+    }
+
+    pub(crate) fn winner(&self) -> Option<u32> {
+        self.best.first().map(|(node, _)| *node)
+    }
+
+    /// Sets, for each node that does not fit, whether it never would.
+    pub(crate) fn judge_never(&mut self, mut never: impl FnMut(u32) -> bool) {
+        for row in self.rows.iter().filter(|row| row.tally != FITS) {
+            self.tallies[row.tally as usize].never = never(row.node);
+        }
+    }
+
+    fn name(&self, node: u32) -> &str {
+        &self.names[node as usize]
+    }
+
+    /// The chosen node with its score before this pod, or None when the pod fits nowhere.
+    pub fn chosen(&self) -> Option<(&str, f32)> {
+        self.best.first().map(|(node, score)| (self.name(*node), *score))
+    }
+
+    /// The shares, containers in their order.
+    pub fn shares(&self) -> &[PlacedShare] {
+        &self.shares
+    }
+
+    /// At most ten nodes, best first.
+    pub fn best(&self) -> impl Iterator<Item = (&str, f32)> {
+        self.best.iter().map(|(node, score)| (self.name(*node), *score))
+    }
+
+    /// How many candidates fit.
+    pub fn fitting_nodes(&self) -> usize {
+        self.fitting
+    }
+
+    /// How many candidates there were, each name once.
+    pub fn candidate_nodes(&self) -> usize {
+        self.rows.len() + self.unregistered.len()
+    }
+
+    /// Score of each node that fits, by name.
+    pub fn node_scores(&self) -> Vec<(&str, f32)> {
+        let mut scores: Vec<_> = self
+            .rows
+            .iter()
+            .filter(|row| row.tally == FITS)
+            .map(|row| (self.name(row.node), row.score))
+            .collect();
+        scores.sort_unstable_by_key(|(name, _)| *name);
+        scores
+    }
+
+    /// Text for each node that does not fit, by name. `never` Some: only those that never (or may yet) fit.
+    pub fn failed_nodes(&self, never: Option<bool>) -> Vec<(&str, String)> {
+        let mut failed: Vec<_> = self
+            .rows
+            .iter()
+            .filter(|row| row.tally != FITS)
+            .map(|row| (row.node, &self.tallies[row.tally as usize]))
+            .filter(|(_, tally)| never.is_none_or(|never| tally.never == never))
+            .map(|(node, tally)| (self.name(node), tally.text()))
+            .collect();
+        if never != Some(true) {
+            let text = Reason::NodeUnregistered.bare_text();
+            failed.extend(self.unregistered.iter().map(|name| (name.as_str(), text.to_string())));
+        }
+        failed.sort_unstable_by_key(|(name, _)| *name);
+        failed
+    }
+
+    /// For each reason met, on how many nodes; in the order of the codes.
+    pub fn tally(&self) -> Vec<(&'static str, usize)> {
+        let mut nodes = [0; REASONS.len()];
+        nodes[Reason::NodeUnregistered as usize] = self.unregistered.len();
+        for tally in &self.tallies {
+            for reason in tally.reasons() {
+                nodes[reason as usize] += 1;
+            }
+        }
+        REASONS
+            .iter()
+            .map(|row| (row.code, nodes[row.reason as usize]))
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+}

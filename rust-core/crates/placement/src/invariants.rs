@@ -1,0 +1,123 @@
+//! A second, slow computation of every kept sum, to compare with the kept one.
+
+use crate::card::{flag, Amount};
+use crate::cluster::Cluster;
+use crate::node::{Node, UNREGISTERED};
+use crate::score::node_score;
+
+impl Cluster {
+    /// Every difference between a kept value and its recomputation from the bookings; empty when all is well.
+    pub fn check_invariants(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        for (place, node) in self.nodes.slots.items().iter().enumerate() {
+            self.check_node(place as u32, node, &mut faults);
+        }
+        self.check_bookings(&mut faults);
+        self.check_quotas(&mut faults);
+        faults
+    }
+
+    fn check_node(&self, place: u32, node: &Node, faults: &mut Vec<String>) {
+        let exists = node.registered || !node.bookings.is_empty();
+        if exists != (self.nodes.find(&node.name) == Some(place)) {
+            faults.push(format!("node {}: its name does not lead to it", node.name));
+        }
+        let mut used = vec![Amount::default(); node.cards.len()];
+        let mut blocks = vec![0; node.known.len()];
+        for number in &node.bookings {
+            let booking = &self.bookings.slots[*number];
+            if booking.node != place {
+                faults.push(format!("pod {}: booked on another node than {}", booking.uid, node.name));
+            }
+            for held in &booking.held {
+                let position = node.known[held.card as usize].position;
+                if position != UNREGISTERED {
+                    let sum = &mut used[usize::from(position)];
+                    *sum = sum.plus(held.amount);
+                }
+            }
+            for card in &booking.blocked {
+                blocks[*card as usize] += 1;
+            }
+        }
+        for (position, card) in node.cards.iter().enumerate() {
+            let id = node.id_at(position);
+            if card.used() != used[position] {
+                faults.push(format!(
+                    "card {id} of {}: keeps {:?}, bookings give {:?}",
+                    node.name,
+                    card.used(),
+                    used[position]
+                ));
+            }
+            let known = &node.known[node.faces[position].known as usize];
+            if usize::from(known.position) != position {
+                faults.push(format!("card {id} of {}: its id does not lead to it", node.name));
+            }
+            if (card.flags & flag::BLOCKED != 0) != (known.blocks > 0) {
+                faults.push(format!("card {id} of {}: blocked by {} bookings", node.name, known.blocks));
+            }
+        }
+        for (known, count) in node.known.iter().zip(blocks) {
+            if known.blocks != count {
+                faults.push(format!(
+                    "card {} of {}: keeps {} blocks, bookings give {count}",
+                    known.id, node.name, known.blocks
+                ));
+            }
+        }
+        let used_sum = used.iter().fold(Amount::default(), |sum, amount| sum.plus(*amount));
+        let total_sum = node.cards.iter().fold(Amount::default(), |sum, card| sum.plus(card.total()));
+        if (node.used, node.total) != (used_sum, total_sum) {
+            faults.push(format!("node {}: its sums are not those of its cards", node.name));
+        }
+        if node.score.to_bits() != node_score(used_sum, total_sum).to_bits() {
+            faults.push(format!("node {}: its score is not that of its sums", node.name));
+        }
+    }
+
+    fn check_bookings(&self, faults: &mut Vec<String>) {
+        let mut listed = 0;
+        for node in self.nodes.slots.items() {
+            for number in &node.bookings {
+                let booking = &self.bookings.slots[*number];
+                listed += 1;
+                if self.bookings.find(&booking.uid) != Some(*number) {
+                    faults.push(format!("pod {}: its UID does not lead to it", booking.uid));
+                }
+                let mut again = booking.clone();
+                again.sum_up();
+                if again.held != booking.held {
+                    faults.push(format!("pod {}: holds other than its shares give", booking.uid));
+                }
+            }
+        }
+        if listed != self.bookings.count() {
+            faults.push(format!("{} bookings, but nodes list {listed}", self.bookings.count()));
+        }
+    }
+
+    fn check_quotas(&self, faults: &mut Vec<String>) {
+        for (place, quota) in self.quotas.entries() {
+            let charges = self
+                .nodes
+                .slots
+                .items()
+                .iter()
+                .flat_map(|node| &node.bookings)
+                .flat_map(|number| &self.bookings.slots[*number].charges)
+                .filter(|charge| charge.quota == place);
+            let (memory, cores) = charges.fold((0, 0), |(memory, cores), charge| {
+                (memory + charge.memory_mib, cores + charge.cores_percent)
+            });
+            if (quota.used_memory_mib, quota.used_cores_percent) != (memory, cores) {
+                faults.push(format!(
+                    "{}: keeps {} MiB and {} %, bookings give {memory} MiB and {cores} %",
+                    self.quotas.describe(place),
+                    quota.used_memory_mib,
+                    quota.used_cores_percent
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Which node and which cards are preferred. A policy is a list of sort keys; the table below names them all.
+
+use std::cmp::Ordering;
+
+/// Which of the fitting nodes wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodePolicy {
+    /// The fullest.
+    Binpack,
+    /// The emptiest.
+    Spread,
+}
+
+impl NodePolicy {
+    /// Any word but `spread` means binpack.
+    pub fn parse(word: &str) -> Self {
+        if word == "spread" {
+            Self::Spread
+        } else {
+            Self::Binpack
+        }
+    }
+
+    /// Less: the node with score `left` is preferred.
+    pub(crate) fn compare(self, left: f32, right: f32) -> Ordering {
+        let ascending = left.partial_cmp(&right).unwrap_or(Ordering::Equal);
+        match self {
+            Self::Binpack => ascending.reverse(),
+            Self::Spread => ascending,
+        }
+    }
+}
+
+/// One key by which cards are ordered. The order is ascending: the last card is preferred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SortKey {
+    ScoreAscending,
+    ScoreDescending,
+    NumaAscending,
+    NumaDescending,
+    UsedSlotsDescending,
+    IndexAscending,
+}
+
+/// What the keys look at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CardRank {
+    pub(crate) score: f32,
+    pub(crate) numa: i32,
+    pub(crate) used_slots: i64,
+    pub(crate) index: u32,
+    /// Place in the order before; decides among equals, which keeps the order stable.
+    pub(crate) place: u16,
+}
+
+impl SortKey {
+    fn compare(self, left: &CardRank, right: &CardRank) -> Ordering {
+        let by_score = || left.score.partial_cmp(&right.score).unwrap_or(Ordering::Equal);
+        match self {
+            Self::ScoreAscending => by_score(),
+            Self::ScoreDescending => by_score().reverse(),
+            Self::NumaAscending => left.numa.cmp(&right.numa),
+            Self::NumaDescending => right.numa.cmp(&left.numa),
+            Self::UsedSlotsDescending => right.used_slots.cmp(&left.used_slots),
+            Self::IndexAscending => left.index.cmp(&right.index),
+        }
+    }
+}
+
+use SortKey::{
+    IndexAscending, NumaAscending, NumaDescending, ScoreAscending, ScoreDescending, UsedSlotsDescending,
+};
+
+/// A word that stands alone, with its keys without and with NUMA binding.
+struct SinglePolicy {
+    word: &'static str,
+    keys: &'static [SortKey],
+    numa_bound_keys: &'static [SortKey],
+}
+
+/// Single words. Words that are not here order cards as `spread` does.
+const SINGLE: [SinglePolicy; 3] = [
+    SinglePolicy {
+        word: "spread",
+        keys: &[ScoreDescending, NumaAscending],
+        numa_bound_keys: &[NumaAscending, ScoreDescending],
+    },
+    SinglePolicy {
+        word: "binpack",
+        keys: &[ScoreAscending, NumaAscending],
+        numa_bound_keys: &[NumaDescending, ScoreAscending],
+    },
+    SinglePolicy {
+        word: "mutex",
+        keys: &[UsedSlotsDescending, NumaAscending],
+        numa_bound_keys: &[UsedSlotsDescending, NumaAscending],
+    },
+];
+
+/// Words that order cards inside a comma chain; others have no key there.
+const CHAIN: [(&str, SortKey); 3] =
+    [("binpack", ScoreAscending), ("spread", ScoreDescending), ("numa", NumaAscending)];
+
+/// Which cards of a node are preferred, and what the policy forbids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardPolicy {
+    keys: Vec<SortKey>,
+    pub(crate) mutex: bool,
+    pub(crate) topology: bool,
+}
+
+impl CardPolicy {
+    /// Reads a policy word or a comma chain of words.
+    pub fn parse(text: &str, numa_bind: bool) -> Self {
+        let has = |word: &str| text.split(',').any(|token| token.trim() == word);
+        let keys = if text.contains(',') || text == "numa" {
+            Self::chain(text, numa_bind)
+        } else {
+            let single = SINGLE.iter().find(|policy| policy.word == text).unwrap_or(&SINGLE[0]);
+            if numa_bind { single.numa_bound_keys } else { single.keys }.to_vec()
+        };
+        Self { keys, mutex: has("mutex"), topology: has("topology-aware") }
+    }
+
+    fn chain(text: &str, numa_bind: bool) -> Vec<SortKey> {
+        let mut keys: Vec<SortKey> = Vec::with_capacity(CHAIN.len() + 1);
+        for token in text.split(',') {
+            if let Some((_, key)) = CHAIN.iter().find(|(word, _)| *word == token.trim()) {
+                if !keys.contains(key) {
+                    keys.push(*key);
+                }
+            }
+        }
+        if keys.is_empty() {
+            keys.push(ScoreDescending);
+        }
+        if numa_bind && keys[0] != NumaAscending {
+            keys.retain(|key| *key != NumaAscending);
+            keys.insert(0, NumaAscending);
+        }
+        keys.push(IndexAscending);
+        keys
+    }
+
+    pub(crate) fn compare(&self, left: &CardRank, right: &CardRank) -> Ordering {
+        self.keys
+            .iter()
+            .map(|key| key.compare(left, right))
+            .find(|order| order.is_ne())
+            .unwrap_or_else(|| left.place.cmp(&right.place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_give_their_keys() {
+        let cases: [(&str, bool, &[SortKey]); 12] = [
+            ("binpack", false, &[ScoreAscending, NumaAscending]),
+            ("binpack", true, &[NumaDescending, ScoreAscending]),
+            ("spread", false, &[ScoreDescending, NumaAscending]),
+            ("spread", true, &[NumaAscending, ScoreDescending]),
+            ("Binpack", false, &[ScoreDescending, NumaAscending]),
+            ("", true, &[NumaAscending, ScoreDescending]),
+            ("mutex", true, &[UsedSlotsDescending, NumaAscending]),
+            ("numa", false, &[NumaAscending, IndexAscending]),
+            ("binpack, numa,binpack", false, &[ScoreAscending, NumaAscending, IndexAscending]),
+            ("binpack,numa", true, &[NumaAscending, ScoreAscending, IndexAscending]),
+            ("mutex,else", false, &[ScoreDescending, IndexAscending]),
+            (",", true, &[NumaAscending, ScoreDescending, IndexAscending]),
+        ];
+        for (text, numa_bind, keys) in cases {
+            assert_eq!(CardPolicy::parse(text, numa_bind).keys, keys, "{text:?} {numa_bind}");
+        }
+    }
+
+    #[test]
+    fn filters_are_read_from_chains_and_single_words() {
+        for text in ["mutex", "spread, mutex", "mutex,topology-aware"] {
+            assert!(CardPolicy::parse(text, false).mutex, "{text}");
+        }
+        assert!(!CardPolicy::parse("mutexes", false).mutex);
+        assert!(CardPolicy::parse("binpack,topology-aware", false).topology);
+        assert!(!CardPolicy::parse("spread", false).topology);
+    }
+
+    #[test]
+    fn node_policy_words_other_than_spread_pack() {
+        assert_eq!(NodePolicy::parse("spread").compare(1.0, 2.0), Ordering::Less);
+        for word in ["binpack", "", "Spread", "topology-aware"] {
+            assert_eq!(NodePolicy::parse(word).compare(2.0, 1.0), Ordering::Less, "{word}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The one table of reasons: why a card or a node was not taken.
+
+/// Why a card, or a whole node, does not take a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Reason {
+    /// Fewer cards passed than were asked.
+    AllocatedCardsInsufficientRequest,
+    /// A malformed allocation names the card.
+    CardBlocked,
+    /// A share without cores meets a card whose cores are all given away.
+    CardComputeUnitsExhausted,
+    /// An operator excluded the card.
+    CardCordoned,
+    /// Too few cores are left on the card.
+    CardInsufficientCore,
+    /// Too little memory is left on the card.
+    CardInsufficientMemory,
+    /// The card is partitioned in a way this engine cannot place on.
+    CardModeUnavailable,
+    /// The card is unhealthy.
+    CardNotHealth,
+    /// No slot is left on the card.
+    CardTimeSlicingExhausted,
+    /// The pod's model or mode rules exclude the card.
+    CardTypeMismatch,
+    /// The pod's id rules exclude the card.
+    CardUuidMismatch,
+    /// The vendor word is unknown.
+    DeviceTypeNotFound,
+    /// Exclusive use meets a card in use.
+    ExclusiveDeviceAllocateConflict,
+    /// The node has fewer cards of the vendor than one container asks.
+    NodeInsufficientDevice,
+    /// The node has not registered cards.
+    NodeUnregistered,
+    /// Cards that passed lie on different NUMA nodes.
+    NumaNotFit,
+    /// The namespace's quota would be exceeded.
+    ResourceQuotaNotFit,
+    /// The card policy asks for topology, which this engine cannot weigh.
+    TopologyPolicyUnavailable,
+}
+
+/// One row of the table of reasons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReasonRow {
+    /// The reason.
+    pub reason: Reason,
+    /// The word kube-scheduler's users see, and the engine's code.
+    pub code: &'static str,
+    /// The value of metric labels.
+    pub label: &'static str,
+    /// One sentence for a person.
+    pub sentence: &'static str,
+}
+
+const fn row(reason: Reason, code: &'static str, label: &'static str, sentence: &'static str) -> ReasonRow {
+    ReasonRow { reason, code, label, sentence }
+}
+
+/// Every reason, in the order of its enum (which is that of the codes).
+pub const REASONS: [ReasonRow; 18] = [
+    row(
+        Reason::AllocatedCardsInsufficientRequest,
+        "AllocatedCardsInsufficientRequest",
+        "too_few_fitting_cards",
+        "Some cards fit, but fewer than the container asks.",
+    ),
+    row(
+        Reason::CardBlocked,
+        "CardBlocked",
+        "card_blocked",
+        "A pod with a malformed allocation names this card; it takes no new pods until that pod is mended or gone.",
+    ),
+    row(
+        Reason::CardComputeUnitsExhausted,
+        "CardComputeUnitsExhausted",
+        "compute_exhausted",
+        "All cores of the card are given away, so a share without cores of its own would get nothing.",
+    ),
+    row(
+        Reason::CardCordoned,
+        "CardCordoned",
+        "card_cordoned",
+        "An operator excluded the card from new allocations.",
+    ),
+    row(
+        Reason::CardInsufficientCore,
+        "CardInsufficientCore",
+        "insufficient_cores",
+        "The card has fewer free cores than asked.",
+    ),
+    row(
+        Reason::CardInsufficientMemory,
+        "CardInsufficientMemory",
+        "insufficient_memory",
+        "The card has less free memory than asked.",
+    ),
+    row(
+        Reason::CardModeUnavailable,
+        "CardModeUnavailable",
+        "card_mode_unavailable",
+        "The card is in MIG mode, on which this engine cannot place.",
+    ),
+    row(Reason::CardNotHealth, "CardNotHealth", "card_unhealthy", "The card is unhealthy."),
+    row(
+        Reason::CardTimeSlicingExhausted,
+        "CardTimeSlicingExhausted",
+        "slots_exhausted",
+        "Every slot of the card is in use.",
+    ),
+    row(
+        Reason::CardTypeMismatch,
+        "CardTypeMismatch",
+        "type_mismatch",
+        "The pod's rules on card models or modes exclude the card.",
+    ),
+    row(
+        Reason::CardUuidMismatch,
+        "CardUuidMismatch",
+        "uuid_mismatch",
+        "The pod's rules on card ids exclude the card.",
+    ),
+    row(
+        Reason::DeviceTypeNotFound,
+        "DeviceTypeNotFound",
+        "device_type_not_found",
+        "The pod asks for a vendor that the engine does not know.",
+    ),
+    row(
+        Reason::ExclusiveDeviceAllocateConflict,
+        "ExclusiveDeviceAllocateConflict",
+        "exclusive_conflict",
+        "The pod wants the card for itself, and the card is in use.",
+    ),
+    row(
+        Reason::NodeInsufficientDevice,
+        "NodeInsufficientDevice",
+        "node_too_few_cards",
+        "The node has fewer cards of the vendor than the container asks.",
+    ),
+    row(
+        Reason::NodeUnregistered,
+        "NodeUnregistered",
+        "node_unregistered",
+        "The node has not registered any cards.",
+    ),
+    row(
+        Reason::NumaNotFit,
+        "NumaNotFit",
+        "numa_not_fit",
+        "The cards that fit lie on different NUMA nodes, and the pod wants one.",
+    ),
+    row(
+        Reason::ResourceQuotaNotFit,
+        "ResourceQuotaNotFit",
+        "quota_exceeded",
+        "The share would exceed the quota of the pod's namespace.",
+    ),
+    row(
+        Reason::TopologyPolicyUnavailable,
+        "TopologyPolicyUnavailable",
+        "topology_policy_unavailable",
+        "The pod wants cards chosen by topology, which this engine cannot weigh.",
+    ),
+];
+
+impl Reason {
+    /// Its row of the table.
+    pub fn row(self) -> &'static ReasonRow {
+        &REASONS[self as usize]
+    }
+
+    /// The word kube-scheduler's users see.
+    pub fn code(self) -> &'static str {
+        self.row().code
+    }
+
+    /// The text of a reason that stands alone, without counts of cards.
+    pub fn bare_text(self) -> &'static str {
+        match self {
+            Self::NodeUnregistered => "node unregistered",
+            Self::DeviceTypeNotFound => "Device type not found",
+            _ => self.code(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_finds_its_own_row_and_codes_are_sorted_and_unique() {
+        for (index, row) in REASONS.iter().enumerate() {
+            assert_eq!(row.reason as usize, index);
+            assert_eq!(row.reason.row(), row);
+        }
+        assert!(REASONS.windows(2).all(|pair| pair[0].code < pair[1].code));
+    }
+
+    #[test]
+    fn labels_are_unique_words_for_metrics() {
+        let mut labels: Vec<_> = REASONS.iter().map(|row| row.label).collect();
+        labels.sort_unstable();
+        labels.dedup();
+        assert_eq!(labels.len(), REASONS.len());
+        assert!(labels
+            .iter()
+            .all(|label| label.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')));
+    }
+}

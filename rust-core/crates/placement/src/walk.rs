@@ -1,0 +1,287 @@
+//! The walk over the cards of one node: container by container, ask by ask, from the preferred card on.
+
+use crate::ask::{ContainerKind, PodAsk};
+use crate::card::{Amount, Card};
+use crate::check::{failed_checks, verdict, Check, BEFORE_NUMA, BEFORE_QUOTA};
+use crate::demand::{Demand, Demands, PodQuota, Unwalkable};
+use crate::node::Node;
+use crate::policy::CardRank;
+use crate::reason::Reason;
+use crate::score::card_score;
+use crate::tally::Tally;
+use crate::usage::PodUse;
+
+/// What a node is taken to hold already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Base {
+    /// What is booked.
+    Present,
+    /// Nothing, on healthy, uncordoned cards and without quota.
+    Empty,
+}
+
+impl Base {
+    fn of(self, card: &Card) -> (Amount, u8) {
+        match self {
+            Self::Present => (card.used(), card.flags),
+            Self::Empty => (Amount::default(), 0),
+        }
+    }
+}
+
+/// A card that passed, with what it takes of the pod's quota.
+#[derive(Clone, Copy, Debug)]
+struct Collected {
+    position: u16,
+    memory_mib: i64,
+    cores_percent: i64,
+    held_more: Amount,
+}
+
+/// One card given to one ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Number of the demand.
+    pub(crate) demand: u16,
+    /// Place of the card in the inventory.
+    pub(crate) position: u16,
+    pub(crate) memory_mib: i64,
+    pub(crate) cores_percent: i64,
+}
+
+/// One look at one card.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) position: u16,
+    /// None: the card passed.
+    pub(crate) failed: Option<Check>,
+    pub(crate) memory_mib: i64,
+    pub(crate) cores_percent: i64,
+    /// Booked on the card, this pod's earlier containers included.
+    pub(crate) used: Amount,
+    pub(crate) quota: PodQuota,
+    /// What the share adds to what the pod holds.
+    pub(crate) held_more: Amount,
+}
+
+/// Is told of each look. Decisions need none of it; explanations all.
+pub(crate) trait Witness {
+    /// An ask begins.
+    fn begins(&mut self, demand: &Demand);
+    /// A card was looked at.
+    fn sees(&mut self, look: Look);
+}
+
+/// Hears nothing.
+pub(crate) struct Nobody;
+
+impl Witness for Nobody {
+    fn begins(&mut self, _demand: &Demand) {}
+    fn sees(&mut self, _look: Look) {}
+}
+
+/// Buffers of the walk, kept from node to node.
+#[derive(Clone, Default)]
+pub(crate) struct Walk {
+    /// What the pod holds so far, by card.
+    pod_use: Vec<PodUse>,
+    ranks: Vec<CardRank>,
+    /// Cards from the least to the most preferred.
+    order: Vec<u16>,
+    collected: Vec<Collected>,
+    /// The result: cards in the order they were taken.
+    pub(crate) taken: Vec<Taken>,
+}
+
+impl Walk {
+    /// Fits the whole pod on the node; the cards are then in `taken`.
+    pub(crate) fn fit(
+        &mut self,
+        node: &Node,
+        pod: &PodAsk,
+        demands: &mut Demands,
+        base: Base,
+        witness: &mut impl Witness,
+    ) -> Result<(), Tally> {
+        match demands.unwalkable {
+            Some(Unwalkable::TopologyPolicy) => {
+                return Err(Tally::bare(Reason::TopologyPolicyUnavailable, demands.list[0].container));
+            }
+            Some(Unwalkable::UnknownVendor { container }) => {
+                return Err(Tally::bare(Reason::DeviceTypeNotFound, container));
+            }
+            None => {}
+        }
+        self.taken.clear();
+        self.pod_use.clear();
+        self.pod_use.resize(node.cards.len(), PodUse::default());
+        for quota in &mut demands.quotas {
+            quota.pod_memory_mib = 0;
+            quota.pod_cores_percent = 0;
+        }
+        let mut apps_began = false;
+        for number in 0..demands.list.len() {
+            let demand = demands.list[number];
+            if demand.opens_container {
+                // App containers go on with the order the one before left; each init container starts anew.
+                if demand.kind != ContainerKind::App || !apps_began {
+                    self.order.clear();
+                    self.order.extend(0..node.cards.len() as u16);
+                }
+                apps_began |= demand.kind == ContainerKind::App;
+                self.rank(node, demands, number, base, pod);
+            }
+            self.sort(pod);
+            witness.begins(&demand);
+            self.collect(node, pod, demands, &demand, base, witness)?;
+            self.take(demands, number);
+        }
+        Ok(())
+    }
+
+    /// Ranks every card once for all asks of a container.
+    fn rank(&mut self, node: &Node, demands: &Demands, opening: usize, base: Base, pod: &PodAsk) {
+        let container = demands.list[opening].container;
+        let kind = demands.list[opening].kind;
+        self.ranks.clear();
+        for (position, card) in node.cards.iter().enumerate() {
+            let used = base.of(card).0.plus(self.pod_use[position].seen_by(kind));
+            let mut scored = used;
+            for demand in demands.list[opening..].iter().take_while(|demand| demand.container == container) {
+                let kind_verdict = demands.verdicts(demand)[usize::from(card.kind)];
+                if kind_verdict & verdict::MODEL_IS_VENDOR != 0 {
+                    let ask = &pod.containers[usize::from(container)].asks[usize::from(demand.ask)];
+                    let memory_mib = match ask.memory_percent {
+                        Some(percent) if percent != 0 => card.memory_mib * percent / 100,
+                        _ => ask.memory_mib,
+                    };
+                    scored = scored.plus(Amount::new(memory_mib, ask.cores_percent, 1));
+                }
+            }
+            self.ranks.push(CardRank {
+                score: card_score(scored, card.total(), pod.weights),
+                numa: card.numa,
+                used_slots: used.slots,
+                index: node.faces[position].index,
+                place: 0,
+            });
+        }
+    }
+
+    fn sort(&mut self, pod: &PodAsk) {
+        let Self { order, ranks, .. } = self;
+        for (place, position) in order.iter().enumerate() {
+            ranks[usize::from(*position)].place = place as u16;
+        }
+        // Equals are told apart by their place before, so the result is that of a stable sort.
+        order.sort_unstable_by(|left, right| {
+            pod.card_policy.compare(&ranks[usize::from(*left)], &ranks[usize::from(*right)])
+        });
+    }
+
+    fn collect(
+        &mut self,
+        node: &Node,
+        pod: &PodAsk,
+        demands: &Demands,
+        demand: &Demand,
+        base: Base,
+        witness: &mut impl Witness,
+    ) -> Result<(), Tally> {
+        let verdicts = demands.verdicts(demand);
+        let id_constraint = demand.id_constraint.map(|number| &pod.constraints[usize::from(number)].1);
+        let quota = demands.quotas[usize::from(demand.quota)];
+        let mut tally = Tally { container: demand.container, ..Tally::EMPTY };
+        let mut partitioned = false;
+        for card in &node.cards {
+            let kind_verdict = verdicts[usize::from(card.kind)];
+            tally.cards += u16::from(kind_verdict & verdict::CANDIDATE != 0);
+            partitioned |= kind_verdict & verdict::MODE_UNAVAILABLE != 0;
+        }
+        if demand.count > u32::from(tally.cards) && !(demand.accepts_partitioned && partitioned) {
+            return Err(Tally::bare(Reason::NodeInsufficientDevice, demand.container));
+        }
+
+        self.collected.clear();
+        let mut collected_use = Amount::default();
+        let mut numa_before = None;
+        for &position in self.order.iter().rev() {
+            let card = &node.cards[usize::from(position)];
+            let kind_verdict = verdicts[usize::from(card.kind)];
+            if kind_verdict & verdict::CANDIDATE == 0 {
+                continue;
+            }
+            let admits_id =
+                id_constraint.is_none_or(|rule| rule.admits_id(node.id_at(usize::from(position))));
+            let pod_use = self.pod_use[usize::from(position)];
+            let (booked, flags) = base.of(card);
+            let used = booked.plus(pod_use.seen_by(demand.kind));
+            let need = demand.need_of(card);
+            let mut failed = failed_checks(card, used, flags, kind_verdict, admits_id, need, demand.rules);
+            if pod.numa_bind && failed & BEFORE_NUMA == 0 && numa_before != Some(card.numa) {
+                tally.numa_not_fit += self.collected.len() as u16;
+                self.collected.clear();
+                collected_use = Amount::default();
+                numa_before = Some(card.numa);
+            }
+            let share = Amount::new(need.memory_mib, need.cores_percent, 1);
+            let held_more = pod_use.with(demand.kind, share).effective(false).minus(pod_use.effective(false));
+            if failed & BEFORE_QUOTA == 0
+                && base == Base::Present
+                && !within_quota(&quota, collected_use.plus(held_more))
+            {
+                failed |= Check::Quota.bit();
+            }
+            witness.sees(Look {
+                position,
+                failed: (failed != 0).then(|| Check::first(failed)),
+                memory_mib: need.memory_mib,
+                cores_percent: need.cores_percent,
+                used,
+                quota,
+                held_more: collected_use.plus(held_more),
+            });
+            if failed != 0 {
+                tally.count(failed);
+                continue;
+            }
+            collected_use = collected_use.plus(held_more);
+            self.collected.push(Collected {
+                position,
+                memory_mib: need.memory_mib,
+                cores_percent: need.cores_percent,
+                held_more,
+            });
+            if self.collected.len() == demand.count as usize {
+                return Ok(());
+            }
+        }
+        tally.collected = self.collected.len() as u16;
+        Err(tally)
+    }
+
+    /// Gives the collected cards to the ask.
+    fn take(&mut self, demands: &mut Demands, number: usize) {
+        let demand = demands.list[number];
+        let quota = &mut demands.quotas[usize::from(demand.quota)];
+        for card in &self.collected {
+            let pod_use = &mut self.pod_use[usize::from(card.position)];
+            *pod_use = pod_use.with(demand.kind, Amount::new(card.memory_mib, card.cores_percent, 1));
+            quota.pod_memory_mib += card.held_more.memory_mib;
+            quota.pod_cores_percent += card.held_more.cores_percent;
+            self.taken.push(Taken {
+                demand: number as u16,
+                position: card.position,
+                memory_mib: card.memory_mib,
+                cores_percent: card.cores_percent,
+            });
+        }
+    }
+}
+
+fn within_quota(quota: &PodQuota, more: Amount) -> bool {
+    let memory = quota.used_memory_mib + quota.pod_memory_mib + more.memory_mib;
+    let cores = quota.used_cores_percent + quota.pod_cores_percent + more.cores_percent;
+    quota.memory_limit.is_none_or(|limit| memory <= limit)
+        && quota.cores_limit.is_none_or(|limit| cores <= limit)
+}

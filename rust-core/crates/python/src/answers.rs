@@ -1,0 +1,124 @@
+//! What the engine decides.
+
+use std::sync::Arc;
+
+use placement::Decision;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::values::Slice;
+
+/// The pod fits.
+#[pyclass(frozen, module = "hami_engine")]
+pub(crate) struct Placement {
+    decision: Arc<Decision>,
+    container_count: usize,
+}
+
+/// The pod fits on no candidate.
+#[pyclass(frozen, module = "hami_engine")]
+pub(crate) struct Rejection {
+    decision: Arc<Decision>,
+}
+
+/// Either of them.
+#[derive(IntoPyObject)]
+pub(crate) enum Answer {
+    Placed(Placement),
+    Rejected(Rejection),
+}
+
+impl Answer {
+    pub(crate) fn new(decision: Arc<Decision>, pod: &placement::PodAsk) -> Self {
+        if decision.chosen().is_some() {
+            Self::Placed(Placement { decision, container_count: pod.container_count() })
+        } else {
+            Self::Rejected(Rejection { decision })
+        }
+    }
+}
+
+fn to_dict<'py, V: IntoPyObject<'py>>(
+    py: Python<'py>,
+    pairs: Vec<(&str, V)>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (name, value) in pairs {
+        dict.set_item(name, value)?;
+    }
+    Ok(dict)
+}
+
+#[pymethods]
+impl Placement {
+    #[getter]
+    fn node(&self) -> &str {
+        self.decision.chosen().map_or("", |(node, _)| node)
+    }
+
+    #[getter]
+    fn score(&self) -> f32 {
+        self.decision.chosen().map_or(0.0, |(_, score)| score)
+    }
+
+    #[getter]
+    fn containers(&self) -> Vec<Vec<Slice>> {
+        let mut containers = vec![Vec::new(); self.container_count];
+        for share in self.decision.shares() {
+            containers[usize::from(share.container)].push(Slice {
+                card_id: share.card_id.to_string(),
+                vendor: share.vendor.to_string(),
+                memory_mib: share.memory_mib,
+                cores_percent: share.cores_percent,
+            });
+        }
+        containers
+    }
+
+    #[getter]
+    fn best_scores(&self) -> Vec<(&str, f32)> {
+        self.decision.best().collect()
+    }
+
+    #[getter]
+    fn fitting_nodes(&self) -> usize {
+        self.decision.fitting_nodes()
+    }
+
+    #[getter]
+    fn candidate_nodes(&self) -> usize {
+        self.decision.candidate_nodes()
+    }
+
+    fn node_scores<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        to_dict(py, self.decision.node_scores())
+    }
+
+    fn failed_nodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        to_dict(py, self.decision.failed_nodes(None))
+    }
+
+    fn tally(&self) -> Vec<(&'static str, usize)> {
+        self.decision.tally()
+    }
+}
+
+#[pymethods]
+impl Rejection {
+    fn not_now<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        to_dict(py, self.decision.failed_nodes(Some(false)))
+    }
+
+    fn never<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        to_dict(py, self.decision.failed_nodes(Some(true)))
+    }
+
+    fn tally(&self) -> Vec<(&'static str, usize)> {
+        self.decision.tally()
+    }
+
+    #[getter]
+    fn candidate_nodes(&self) -> usize {
+        self.decision.candidate_nodes()
+    }
+}

@@ -1,0 +1,241 @@
+//! The kept state.
+
+use placement::{BookingState, BookingView, BoundPod, Candidates, CardSpec, CardView};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
+use pyo3::types::PyDict;
+
+use crate::answers::Answer;
+use crate::enter::{invalid, Guarded};
+use crate::explanation::NodeVerdict;
+use crate::values::{Card, ContainerSlices, PodAsk};
+
+/// One card with what is booked on it.
+#[pyclass(frozen, get_all, module = "hami_engine")]
+pub(crate) struct CardUsage {
+    card_id: String,
+    vendor: String,
+    model: String,
+    index: u32,
+    numa: i32,
+    mode: String,
+    healthy: bool,
+    cordoned: bool,
+    blocked: bool,
+    slots: i32,
+    memory_mib: i64,
+    cores_percent: i32,
+    used_slots: i64,
+    used_memory_mib: i64,
+    used_cores_percent: i64,
+}
+
+impl From<CardView> for CardUsage {
+    fn from(card: CardView) -> Self {
+        let CardView { spec, blocked, used } = card;
+        Self {
+            card_id: spec.id,
+            vendor: spec.vendor,
+            model: spec.model,
+            index: spec.index,
+            numa: spec.numa,
+            mode: spec.mode,
+            healthy: spec.healthy,
+            cordoned: spec.cordoned,
+            blocked,
+            slots: spec.slots,
+            memory_mib: spec.memory_mib,
+            cores_percent: spec.cores_percent,
+            used_slots: used.slots,
+            used_memory_mib: used.memory_mib,
+            used_cores_percent: used.cores_percent,
+        }
+    }
+}
+
+/// One pod's booking.
+#[pyclass(frozen, get_all, module = "hami_engine")]
+pub(crate) struct PodBooking {
+    uid: String,
+    namespace: String,
+    node: String,
+    state: &'static str,
+}
+
+impl From<BookingView<'_>> for PodBooking {
+    fn from(booking: BookingView<'_>) -> Self {
+        Self {
+            uid: booking.uid.into(),
+            namespace: booking.namespace.into(),
+            node: booking.node.into(),
+            state: match booking.state {
+                BookingState::Reserved => "reserved",
+                BookingState::Bound => "bound",
+            },
+        }
+    }
+}
+
+/// Runs `step` with the names as candidates, or with all nodes.
+fn with_candidates<T>(names: Option<&[PyBackedStr]>, step: impl FnOnce(Candidates<'_>) -> T) -> T {
+    match names {
+        None => step(Candidates::All),
+        Some(names) => {
+            let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+            step(Candidates::Named(&names))
+        }
+    }
+}
+
+/// The kept state.
+#[pyclass(frozen, module = "hami_engine")]
+pub(crate) struct Cluster(Guarded);
+
+#[pymethods]
+impl Cluster {
+    #[new]
+    fn new() -> Self {
+        Self(Guarded::default())
+    }
+
+    #[pyo3(signature = (node, cards))]
+    fn set_node(&self, py: Python<'_>, node: &str, cards: Vec<PyRef<'_, Card>>) -> PyResult<()> {
+        let specs: Vec<CardSpec> = cards.iter().map(|card| card.0.clone()).collect();
+        self.0.short(py, |cluster| cluster.set_node(node, &specs))?.map_err(invalid)
+    }
+
+    fn remove_node(&self, py: Python<'_>, node: &str) -> PyResult<bool> {
+        self.0.short(py, |cluster| cluster.remove_node(node))
+    }
+
+    fn set_card_health(&self, py: Python<'_>, node: &str, card_id: &str, healthy: bool) -> PyResult<bool> {
+        self.0.short(py, |cluster| cluster.set_card_health(node, card_id, healthy))
+    }
+
+    fn nodes(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.0.short(py, |cluster| cluster.nodes().into_iter().map(String::from).collect())
+    }
+
+    fn node_cards(&self, py: Python<'_>, node: &str) -> PyResult<Vec<CardUsage>> {
+        self.0.short(py, |cluster| cluster.node_cards(node).into_iter().map(CardUsage::from).collect())
+    }
+
+    #[pyo3(signature = (namespace, vendor, *, memory_mib=None, cores_percent=None))]
+    fn set_quota(
+        &self,
+        py: Python<'_>,
+        namespace: &str,
+        vendor: &str,
+        memory_mib: Option<i64>,
+        cores_percent: Option<i64>,
+    ) -> PyResult<()> {
+        self.0.short(py, |cluster| cluster.set_quota(namespace, vendor, memory_mib, cores_percent))
+    }
+
+    fn quota_used(&self, py: Python<'_>, namespace: &str, vendor: &str) -> PyResult<(i64, i64)> {
+        self.0.short(py, |cluster| cluster.quota_used(namespace, vendor))
+    }
+
+    #[pyo3(signature = (*, uid, namespace, node, containers, init_done=false, blocked_cards=Vec::new()))]
+    #[allow(clippy::too_many_arguments, reason = "keywords of a call")]
+    fn charge(
+        &self,
+        py: Python<'_>,
+        uid: &str,
+        namespace: &str,
+        node: &str,
+        containers: Vec<PyRef<'_, ContainerSlices>>,
+        init_done: bool,
+        blocked_cards: Vec<String>,
+    ) -> PyResult<()> {
+        let containers =
+            containers.iter().map(|container| container.shares()).collect::<PyResult<Vec<_>>>()?;
+        let pod = BoundPod {
+            uid,
+            namespace,
+            node,
+            containers: &containers,
+            init_done,
+            blocked_cards: &blocked_cards,
+        };
+        self.0.short(py, |cluster| cluster.charge(&pod))
+    }
+
+    #[pyo3(signature = (pod, candidates=None))]
+    fn reserve(
+        &self,
+        py: Python<'_>,
+        pod: PyRef<'_, PodAsk>,
+        candidates: Option<Vec<PyBackedStr>>,
+    ) -> PyResult<Answer> {
+        let ask = &pod.0;
+        let decision = self.0.short(py, |cluster| {
+            with_candidates(candidates.as_deref(), |candidates| cluster.reserve(ask, candidates))
+        })?;
+        Ok(Answer::new(decision, ask))
+    }
+
+    fn confirm(&self, py: Python<'_>, uid: &str) -> PyResult<bool> {
+        self.0.short(py, |cluster| cluster.confirm(uid))
+    }
+
+    fn release(&self, py: Python<'_>, uid: &str) -> PyResult<bool> {
+        self.0.short(py, |cluster| cluster.release(uid))
+    }
+
+    fn booking(&self, py: Python<'_>, uid: &str) -> PyResult<Option<PodBooking>> {
+        self.0.short(py, |cluster| cluster.booking(uid).map(PodBooking::from))
+    }
+
+    fn booked<'py>(&self, py: Python<'py>, uid: &str) -> PyResult<Bound<'py, PyDict>> {
+        let held: Vec<(String, (i64, i64, i64))> = self.0.short(py, |cluster| {
+            let amount = |held: placement::Amount| (held.memory_mib, held.cores_percent, held.slots);
+            cluster.booked(uid).into_iter().map(|(id, held)| (id.into(), amount(held))).collect()
+        })?;
+        let dict = PyDict::new(py);
+        for (card_id, amount) in held {
+            dict.set_item(card_id, amount)?;
+        }
+        Ok(dict)
+    }
+
+    fn pods(&self, py: Python<'_>, node: &str) -> PyResult<Vec<PodBooking>> {
+        self.0.short(py, |cluster| cluster.pods(node).into_iter().map(PodBooking::from).collect())
+    }
+
+    #[pyo3(signature = (pod, candidates=None))]
+    fn what_if(
+        &self,
+        py: Python<'_>,
+        pod: PyRef<'_, PodAsk>,
+        candidates: Option<Vec<PyBackedStr>>,
+    ) -> PyResult<Answer> {
+        let ask = &pod.0;
+        let decision = self.0.long(py, |cluster| {
+            with_candidates(candidates.as_deref(), |candidates| cluster.what_if(ask, candidates))
+        })?;
+        Ok(Answer::new(decision, ask))
+    }
+
+    #[pyo3(signature = (pod, candidates=None))]
+    fn explain(
+        &self,
+        py: Python<'_>,
+        pod: PyRef<'_, PodAsk>,
+        candidates: Option<Vec<PyBackedStr>>,
+    ) -> PyResult<Vec<NodeVerdict>> {
+        let ask = &pod.0;
+        let verdicts = self.0.long(py, |cluster| {
+            with_candidates(candidates.as_deref(), |candidates| cluster.explain(ask, candidates))
+        })?;
+        Ok(verdicts.into_iter().map(NodeVerdict::from).collect())
+    }
+
+    fn copy(&self, py: Python<'_>) -> PyResult<Self> {
+        self.0.long(py, |cluster| cluster.clone()).map(|cluster| Self(Guarded::new(cluster)))
+    }
+
+    fn check_invariants(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.0.long(py, |cluster| cluster.check_invariants())
+    }
+}
