@@ -191,18 +191,31 @@ def _unknown(path: str, known: Iterable[str]) -> str:
     return f"there is no such setting; {path.rpartition('.')[0] or 'the top'} has {', '.join(sorted(known))}"
 
 
-def _build(into: type[S], prefix: str, values: Mapping[str, _Value], faults: list[Fault]) -> S | None:
-    """The struct, or None when something below it is wrong (then it is in `faults`)."""
+def _build(
+    into: type[S],
+    prefix: str,
+    values: Mapping[str, _Value],
+    faults: list[Fault],
+    defaults: msgspec.Struct | None = None,
+) -> S | None:
+    """The struct, or None when something below it is wrong (then it is in `faults`).
+
+    `defaults` is the group's own default, which may differ from the defaults of its type.
+    """
     arguments: dict[str, Any] = {}
     before = len(faults)
     hints = get_type_hints(into, include_extras=True)
     for field in _fields(into):
         path = f"{prefix}{field.name}"
         if isinstance(field.type, types.StructType):
-            arguments[field.name] = _build(field.type.cls, f"{path}.", values, faults)
+            own = field.default if defaults is None else getattr(defaults, field.name)
+            group = own if isinstance(own, msgspec.Struct) else None
+            arguments[field.name] = _build(field.type.cls, f"{path}.", values, faults, group)
         elif path in values:
             given = values[path]
             arguments[field.name] = _convert(given.value, hints[field.name], path, given, faults)
+        elif defaults is not None:
+            arguments[field.name] = getattr(defaults, field.name)
         elif field.required:
             faults.append(Fault(path, "defaults", "must be set"))
     if len(faults) > before:
