@@ -71,3 +71,9 @@ def shapes(pod: kube.Pod) -> tuple[ContainerShape, ...]:
         for container in pod.init_containers
     ]
     return (*init, *(ContainerShape(name=container.name, kind="app") for container in pod.app_containers))
+
+
+def by_vendor(slots: Slots) -> dict[str, Slots]:
+    """The slots of each vendor on its own; every one has as many slots as the pod has containers."""
+    words = sorted({held.vendor for slot in slots for held in slot})
+    return {word: tuple(tuple(held for held in slot if held.vendor == word) for slot in slots) for word in words}

@@ -1,0 +1,1 @@
+"""One file per outside thing: API server, bus, extender HTTP, leader election."""

@@ -1,0 +1,101 @@
+"""From the model's values to the engine's, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import hami_engine as engine
+from hami_model import cards
+from hami_model.ids import CardId
+from hami_model.requests import CardConstraint, CardRequest, ContainerRequest, PodRequest
+
+
+def card(vendor: str, found: cards.Card, *, cordoned: bool) -> engine.Card:
+    return engine.Card(
+        id=found.id,
+        vendor=vendor,
+        model=found.model,
+        index=found.index,
+        slots=found.slots,
+        memory_mib=found.memory_mib,
+        cores_percent=found.cores_percent,
+        numa=found.numa,
+        mode=found.mode,
+        healthy=found.healthy,
+        cordoned=cordoned,
+    )
+
+
+def pod_ask(request: PodRequest) -> engine.PodAsk:
+    return engine.PodAsk(
+        uid=request.uid,
+        namespace=request.namespace,
+        name=request.name,
+        containers=[_container_ask(container) for container in request.containers],
+        node_policy=request.node_policy,
+        card_policy=request.card_policy,
+        numa_bind=request.numa_bind,
+        constraints={vendor: _constraint(found) for vendor, found in request.constraints.items()},
+        weights=(request.weights.slot, request.weights.core, request.weights.memory),
+    )
+
+
+def _container_ask(container: ContainerRequest) -> engine.ContainerAsk:
+    return engine.ContainerAsk(name=container.name, kind=container.kind, asks=[_ask(c) for c in container.cards])
+
+
+def _ask(request: CardRequest) -> engine.Ask:
+    return engine.Ask(
+        vendor=request.vendor,
+        count=request.count,
+        memory_mib=request.memory_mib,
+        memory_percent=request.memory_percent,
+        cores_percent=request.cores_percent,
+    )
+
+
+def _constraint(found: CardConstraint) -> engine.CardConstraint:
+    return engine.CardConstraint(
+        use_models=found.use_models,
+        avoid_models=found.avoid_models,
+        use_ids=found.use_cards,
+        avoid_ids=found.avoid_cards,
+        modes=found.modes,
+    )
+
+
+def container_slices(
+    shapes: Sequence[cards.ContainerShape], slots: Sequence[Iterable[cards.Slice]]
+) -> list[engine.ContainerSlices]:
+    """Slices per container, as the engine books them."""
+    return [
+        engine.ContainerSlices(
+            kind=shape.kind,
+            slices=[
+                engine.Slice(
+                    card_id=held.card_id,
+                    vendor=held.vendor,
+                    memory_mib=held.memory_mib,
+                    cores_percent=held.cores_percent,
+                )
+                for held in slot
+            ],
+        )
+        for shape, slot in zip(shapes, slots, strict=True)
+    ]
+
+
+def slots(placement: engine.Placement) -> cards.Slots:
+    """The placement's slices by container."""
+    return tuple(
+        tuple(
+            cards.Slice(
+                card_id=CardId(given.card_id),
+                vendor=given.vendor,
+                memory_mib=given.memory_mib,
+                cores_percent=given.cores_percent,
+            )
+            for given in container
+        )
+        for container in placement.containers
+    )

@@ -1,0 +1,97 @@
+"""The scheduler extender's JSON, as kube-scheduler sends and expects it.
+
+Bodies are decoded in one pass into the fields we read. Keys are capitalised on the wire; bodies that spell them
+otherwise (Go readers accept any case) take a slower path.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from hami_model import go_json, kube
+from hami_model.errors import MalformedJson
+
+
+class FilterArguments(msgspec.Struct, frozen=True, kw_only=True):
+    pod: kube.Pod = msgspec.field(name="Pod")
+    nodes: msgspec.Raw | None = msgspec.field(name="Nodes", default=None)
+    """Full Node objects: sent only by callers that simulate (nodeCacheCapable false)."""
+    node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)
+
+
+class FilterResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to /filter. Field names are those of the wire."""
+
+    nodes: msgspec.Raw | None = msgspec.field(name="Nodes", default=None)
+    node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)
+    failed_nodes: dict[str, str] | None = msgspec.field(name="FailedNodes", default=None)
+    failed_and_unresolvable_nodes: dict[str, str] | None = msgspec.field(
+        name="FailedAndUnresolvableNodes", default=None
+    )
+    error: str = msgspec.field(name="Error", default="")
+
+
+class BindArguments(msgspec.Struct, frozen=True, kw_only=True):
+    pod_name: str = msgspec.field(name="PodName")
+    pod_namespace: str = msgspec.field(name="PodNamespace")
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str = msgspec.field(name="Node")
+
+
+class BindResult(msgspec.Struct, frozen=True, kw_only=True):
+    error: str = msgspec.field(name="Error", default="")
+
+
+_Arguments = TypeVar("_Arguments", FilterArguments, BindArguments)
+
+_FILTER_DECODER = msgspec.json.Decoder(FilterArguments)
+_BIND_DECODER = msgspec.json.Decoder(BindArguments)
+_ENCODER = msgspec.json.Encoder()
+
+
+def decode_filter(body: bytes) -> FilterArguments:
+    """Raises MalformedJson, which names the place."""
+    try:
+        return _FILTER_DECODER.decode(body)
+    except msgspec.ValidationError as error:
+        return _any_case(body, FilterArguments, error)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedJson(f"extender arguments: {error}") from error
+
+
+def decode_bind(body: bytes) -> BindArguments:
+    """Raises MalformedJson, which names the place."""
+    try:
+        return _BIND_DECODER.decode(body)
+    except msgspec.ValidationError as error:
+        return _any_case(body, BindArguments, error)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedJson(f"extender arguments: {error}") from error
+
+
+def _any_case(body: bytes, shape: type[_Arguments], first: msgspec.ValidationError) -> _Arguments:
+    """Go readers take keys of any case and the last of duplicates."""
+    try:
+        tree = go_json.parse(body.decode(errors="replace"))
+        names = {field.encode_name.lower(): field.encode_name for field in msgspec.structs.fields(shape)}
+        document = _plain(tree)
+        if not isinstance(document, dict):
+            raise MalformedJson("extender arguments: expected an object")
+        return msgspec.convert({names.get(key.lower(), key): value for key, value in document.items()}, shape)
+    except msgspec.ValidationError:
+        raise MalformedJson(f"extender arguments: {first}") from first
+
+
+def _plain(tree: object) -> object:
+    if isinstance(tree, go_json.Object):
+        return {key: _plain(value) for key, value in tree.pairs}
+    if isinstance(tree, list):
+        return [_plain(element) for element in tree]
+    if isinstance(tree, go_json.Number):
+        return float(tree.text) if any(mark in tree.text for mark in ".eE") else int(tree.text)
+    return tree
+
+
+def encode(result: FilterResult | BindResult) -> bytes:
+    return _ENCODER.encode(result)

@@ -1,0 +1,82 @@
+"""Which cards of a node may be used: from the node's annotations, its allocatable count and its past.
+
+A node agent that went away leaves its annotations behind; kubelet's allocatable count tells that it is gone
+(`hami_model.handshake`). A register annotation that stops parsing leaves the cards in use that were read before; one
+that is removed takes them out.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+from hami_model import handshake, kube, quantity, register
+from hami_model.cards import Card
+from hami_model.device_config import VendorSettings
+from hami_model.errors import MalformedAnnotation
+
+
+class VendorView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one vendor's cards on one node after an observation."""
+
+    cards: tuple[Card, ...] | None = None
+    """None: not to be used (never registered, or gone)."""
+    handoff: register.Handoff = "lock"
+    register_text: str | None = None
+    """The annotation when last looked at."""
+    problem: str | None = None
+    """What is wrong with that annotation."""
+    memory: handshake.Memory = handshake.Memory()
+    stamp: str | None = None
+    """Handshake that the leader should write: cards are offered and nobody has asked yet."""
+
+
+def observe(node: kube.Node, settings: VendorSettings, before: VendorView, now: datetime) -> VendorView:
+    """The view after an observation of the node, or after time went by on an unchanged one."""
+    descriptor = settings.vendor
+    text = node.annotations.get(descriptor.register_key)
+    verdict = handshake.judge(
+        before.memory,
+        handshake=node.annotations.get(descriptor.handshake_key) if descriptor.handshake_key else None,
+        allocatable=_count(node.allocatable(settings.resources.count)),
+        register=text,
+        now=now,
+        has_handshake=bool(descriptor.handshake_key),
+    )
+    if text is None or not verdict.usable:
+        return VendorView(register_text=text, memory=verdict.memory)
+    cards, handoff, problem = before.cards, before.handoff, before.problem
+    if before.cards is None and not verdict.need_update:
+        problem = None
+    elif text != before.register_text or before.cards is None:
+        try:
+            read = register.read(descriptor, text)
+        except MalformedAnnotation as error:
+            problem = str(error)
+        else:
+            if read.cards:
+                cards, handoff = read.cards, read.handoff
+            problem = "; ".join(read.problems) or (None if read.cards else f"{descriptor.register_key} lists no card")
+    return VendorView(
+        cards=cards,
+        handoff=handoff,
+        register_text=text,
+        problem=problem,
+        memory=verdict.memory,
+        stamp=verdict.stamp if cards is not None else None,
+    )
+
+
+def _count(text: str | None) -> int:
+    if text is None:
+        return 0
+    try:
+        value = quantity.parse(text)
+    except quantity.MalformedQuantity:
+        return 0
+    return int(value) if value > 0 else 0
+
+
+def cordoned(text: str | None) -> frozenset[str]:
+    """Card ids in the cordon annotation."""
+    return frozenset(item for item in (part.strip() for part in (text or "").split(",")) if item)
