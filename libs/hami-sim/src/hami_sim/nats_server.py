@@ -52,9 +52,7 @@ class NatsServer:
         port = port if port is not None else free[0]
         monitor_port = monitor_port if monitor_port is not None else free[1]
         argv = [str(find_nats_server()), *nats_arguments(directory, port, monitor_port), *extra_arguments]
-        program = start_program(
-            NAME, argv, log_path=directory / f"{NAME}.log", process_file=directory / f"{NAME}.json"
-        )
+        program = start_program(NAME, argv, log_path=directory / f"{NAME}.log", process_file=directory / f"{NAME}.json")
         server = cls(program, port, monitor_port)
         try:
             await wait_until_ready(program, server._health, timeout_seconds=READY_TIMEOUT_SECONDS)

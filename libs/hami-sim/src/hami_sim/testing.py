@@ -55,9 +55,7 @@ def kubernetes_binaries(pytestconfig: pytest.Config) -> Binaries:
 
 
 @pytest.fixture(scope="session")
-def control_plane(
-    kubernetes_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ControlPlane]:
+def control_plane(kubernetes_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A started cluster with controllers and no extender."""
     started = run_outside_loop(ControlPlane.start(tmp_path_factory.mktemp("cluster"), kubernetes_binaries))
     yield started

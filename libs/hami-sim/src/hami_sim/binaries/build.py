@@ -97,7 +97,7 @@ def _compile(recipe: Recipe, program: Path, progress: Progress) -> None:
             if time.monotonic() - last_said >= PROGRESS_SECONDS:
                 last_said = time.monotonic()
                 linking = bool(last_lines) and last_lines[-1] == packages[-1]
-                say("linking" if linking else f"compiling, {compiled} of up to {len(packages)} packages")
+                say("linking" if linking else f"compiled {compiled} of up to {len(packages)} packages")
     if go.returncode != 0:
         raise BinariesUnavailableError(f"go build of {recipe.name} failed:\n" + "\n".join(last_lines))
     say("done")

@@ -6,7 +6,8 @@ side by side. What the programs are told (`arguments`, `scheduler_config`, `kube
 
 from hami_sim.controlplane.cluster import ControlPlane
 from hami_sim.controlplane.layout import StateLayout
+from hami_sim.controlplane.record import ControlPlaneError
 from hami_sim.controlplane.rest import ApiError, RestClient
 from hami_sim.controlplane.settings import ControlPlaneSettings
 
-__all__ = ["ApiError", "ControlPlane", "ControlPlaneSettings", "RestClient", "StateLayout"]
+__all__ = ["ApiError", "ControlPlane", "ControlPlaneError", "ControlPlaneSettings", "RestClient", "StateLayout"]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -17,10 +15,17 @@ from hami_sim.controlplane.credentials import Credentials
 from hami_sim.controlplane.layout import CertificateFiles, StateLayout, write_private
 from hami_sim.controlplane.pki import Identity
 from hami_sim.controlplane.probes import Probe, https_probe
+from hami_sim.controlplane.record import (
+    ClusterRecord,
+    ControlPlaneError,
+    choose_ports,
+    exclusive_start,
+    load_record,
+    store_record,
+)
 from hami_sim.controlplane.rest import RestClient, tls_context
 from hami_sim.controlplane.scheduler_config import scheduler_configuration
-from hami_sim.controlplane.settings import ControlPlaneSettings, Ports
-from hami_sim.loopback_ports import are_free, choose_free_ports
+from hami_sim.controlplane.settings import ControlPlaneSettings
 from hami_sim.processes import (
     Program,
     kill_program,
@@ -39,18 +44,6 @@ STOP_ORDER = (SCHEDULER, CONTROLLER_MANAGER, APISERVER, ETCD)
 DEFAULT_TOKEN_SECONDS = 30 * 24 * 3600
 
 Progress = Callable[[str], None]
-
-
-class ControlPlaneError(Exception):
-    """The control plane of a state directory is not in the condition that was expected; the message says what to do."""
-
-
-class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the state directory remembers of a cluster."""
-
-    ports: Ports
-    settings: ControlPlaneSettings
-    binaries: Binaries
 
 
 class ControlPlane:
@@ -85,12 +78,14 @@ class ControlPlane:
         """
         layout = StateLayout(state_directory)
         layout.create_directories()
-        with _exclusive(layout):
+        with exclusive_start(layout):
             running = [program.name for program in _alive(layout)]
             if running:
                 raise ControlPlaneError(f"{layout.root}: {', '.join(running)} still run; stop this cluster first")
-            record = ClusterRecord(ports=_ports(layout), settings=settings or ControlPlaneSettings(), binaries=binaries)
-            write_private(layout.ports_file, msgspec.json.format(msgspec.json.encode(record)))
+            record = ClusterRecord(
+                ports=choose_ports(layout), settings=settings or ControlPlaneSettings(), binaries=binaries
+            )
+            store_record(layout, record)
             control_plane = cls(layout, record)
             control_plane.credentials.write_all()
             try:
@@ -104,7 +99,7 @@ class ControlPlane:
     def attach(cls, state_directory: Path) -> Self:
         """The control plane that runs, or ran, in a state directory. Raises `ControlPlaneError` when there is none."""
         layout = StateLayout(state_directory)
-        record = _load_record(layout)
+        record = load_record(layout)
         if record is None:
             raise ControlPlaneError(f"{layout.root} holds no cluster; start one there first")
         return cls(layout, record)
@@ -201,7 +196,7 @@ class ControlPlane:
         """Restarts kube-scheduler with this extender address, None for no extender."""
         self.settings = msgspec.structs.replace(self.settings, extender_url=url)
         record = ClusterRecord(ports=self.ports, settings=self.settings, binaries=self.binaries)
-        write_private(self.layout.ports_file, msgspec.json.format(msgspec.json.encode(record)))
+        store_record(self.layout, record)
         await self.restart(SCHEDULER)
 
     async def kill(self, name: str) -> None:
@@ -270,46 +265,8 @@ class ControlPlane:
         return tls_context(self.layout.cluster_ca, self.credentials.admin)
 
 
-def _ports(layout: StateLayout) -> Ports:
-    record = _load_record(layout)
-    if record is not None and are_free(list(msgspec.structs.astuple(record.ports))):
-        return record.ports
-    etcd_client, etcd_peer, apiserver, controller_manager, scheduler = choose_free_ports(5)
-    return Ports(
-        etcd_client=etcd_client,
-        etcd_peer=etcd_peer,
-        apiserver=apiserver,
-        controller_manager=controller_manager,
-        scheduler=scheduler,
-    )
-
-
-def _load_record(layout: StateLayout) -> ClusterRecord | None:
-    try:
-        raw = layout.ports_file.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        return msgspec.json.decode(raw, type=ClusterRecord)
-    except msgspec.DecodeError as error:
-        raise ControlPlaneError(
-            f"{layout.ports_file} is not readable ({error}); remove {layout.root} and start again"
-        ) from error
-
-
 def _alive(layout: StateLayout) -> Iterator[Program]:
     for name in reversed(STOP_ORDER):
         program = load_program(layout.process_file(name))
         if program is not None and program.is_alive():
             yield program
-
-
-@contextmanager
-def _exclusive(layout: StateLayout) -> Iterator[None]:
-    """Keeps a second start out of the directory while one is under way."""
-    with (layout.root / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ControlPlaneError(f"another process is starting a cluster in {layout.root}") from error
-        yield

@@ -1,7 +1,7 @@
 """The state directory of one control plane: every path in it, named once.
 
 kubeconfig               of the administrator, for plain kubectl
-cluster.json             ports
+cluster.json             ports, settings, paths of the programs
 pki/                     certificates and keys
 kubeconfigs/             one per program
 config/                  kube-scheduler's configuration
@@ -31,7 +31,7 @@ class StateLayout:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.kubeconfig = self.root / "kubeconfig"
-        self.ports_file = self.root / "cluster.json"
+        self.record_file = self.root / "cluster.json"
         self.pki = self.root / "pki"
         self.cluster_ca = self.certificate("ca")
         self.etcd_ca = self.certificate("etcd-ca")

@@ -161,7 +161,7 @@ async def _refuse_errors(response: aiohttp.ClientResponse, method: str, path: st
     raw = await response.read()
     try:
         status = msgspec.json.decode(raw, type=JsonObject)
-    except msgspec.DecodeError:
+    except msgspec.MsgspecError:
         status = {"message": raw.decode(errors="replace").strip()}
     reason = status.get("reason") or response.reason or ""
     raise ApiError(method, path, response.status, reason, status.get("message", ""))
