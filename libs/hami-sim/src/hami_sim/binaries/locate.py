@@ -16,7 +16,7 @@ from hami_sim.binaries.build import build
 from hami_sim.binaries.cache import ETCD, KUBERNETES, Recipe
 from hami_sim.binaries.errors import BinariesUnavailableError
 
-# From 1.37 on a Binding's labels reach the pod; from 3.5 on etcd has all the flags that it is started with.
+# In 1.37 a Binding's labels reach the pod, in 1.34 they did not; from 3.5 on etcd has all the flags that it is started with.
 OLDEST_VERSION = {"kubernetes": (1, 37), "etcd": (3, 5)}
 REQUIRED_PROGRAMS = {
     "kubernetes": ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"),
@@ -49,7 +49,7 @@ def find_binaries(progress: Progress = lambda _line: None) -> Binaries:
 
 
 def obtain_binaries(progress: Progress = lambda _line: None) -> Binaries:
-    """The programs, built when they are nowhere: about ten minutes on two cores, 3 GB of memory, 6 GB of disk.
+    """The programs, built when they are nowhere: 8 to 16 minutes on two cores, 3 GB of memory, 6 GB of disk.
 
     `progress` gets a line for each place and each stage. Raises `BinariesUnavailableError`.
     """
