@@ -16,7 +16,7 @@ from hami_sim.binaries.build import build
 from hami_sim.binaries.cache import ETCD, KUBERNETES, Recipe
 from hami_sim.binaries.errors import BinariesUnavailableError
 
-# In 1.37 a Binding's labels reach the pod, in 1.34 they did not; from 3.5 on etcd has all the flags that it is started with.
+# A Binding's labels reach the pod in 1.37 and did not in 1.34; etcd 3.5 has all the flags that it is started with.
 OLDEST_VERSION = {"kubernetes": (1, 37), "etcd": (3, 5)}
 REQUIRED_PROGRAMS = {
     "kubernetes": ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"),
