@@ -1,0 +1,1 @@
+"""One file for each outside thing: the API server's reviews, its objects, the bus."""
