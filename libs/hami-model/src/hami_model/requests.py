@@ -116,10 +116,10 @@ def card_request(container: kube.Container, settings: VendorSettings) -> CardReq
     if count_text is None:
         return None
     count = _whole(container.name, names.count, count_text, "the number of cards, a whole number such as 1")
-    if count == 0:
+    if count <= 0:
         return None
-    if not 0 < count <= INT32_MAX:
-        raise InvalidRequestError(container.name, names.count, f"{count_text}: ask for 1 or more cards")
+    if count > INT32_MAX:
+        raise InvalidRequestError(container.name, names.count, f"{count_text}: no node has so many cards")
 
     memory_mib = _memory_mib(container, settings)
     percent = _percent(container, settings)
@@ -157,24 +157,34 @@ def _memory_mib(container: kube.Container, settings: VendorSettings) -> int:
 
 
 def _percent(container: kube.Container, settings: VendorSettings) -> int | None:
-    """1 to 100; None when absent or not above 0. Above 100 is taken as 100 (the webhook refuses it earlier)."""
+    """1 to 100; None when absent, not above 0 or no whole number, which then means the whole card, as in HAMi.
+
+    Above 100 is taken as 100 (the webhook refuses it earlier).
+    """
     name = settings.resources.memory_percentage
     text = container.quantity(name) if name else None
-    if text is None:
-        return None
-    percent = _whole(container.name, name, text, "a whole percentage from 1 to 100")
-    return min(percent, 100) if percent > 0 else None
+    percent = _whole_or_none(text) if text is not None else None
+    return min(percent, 100) if percent is not None and percent > 0 else None
 
 
 def _cores_percent(container: kube.Container, settings: VendorSettings) -> int:
     name = settings.resources.cores
     text = container.quantity(name) if name else None
-    if text is None:
+    cores = _whole_or_none(text) if text is not None else None
+    if cores is None:
         return settings.default_cores_percent
-    cores = _whole(container.name, name, text, "a whole percentage of one card's cores, from 0 to 100")
     if cores < 0:
         raise InvalidRequestError(container.name, name, f"{text}: must not be negative")
     return min(cores, 100)
+
+
+def _whole_or_none(text: str) -> int | None:
+    """For shares: the API server lets no fraction of them pass, and HAMi reads one as not given."""
+    try:
+        value = quantity.parse(text)
+    except quantity.MalformedQuantity:
+        return None
+    return value.numerator if value.denominator == 1 else None
 
 
 def _whole(container: str, resource: str, text: str, advice: str) -> int:
