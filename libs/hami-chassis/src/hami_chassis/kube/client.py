@@ -10,7 +10,7 @@ import msgspec
 from hami_chassis.clock import Clock
 from hami_chassis.errors import Permanent
 from hami_chassis.kube.credentials import Endpoint, find_endpoint
-from hami_chassis.kube.errors import decode_status, error_from_status
+from hami_chassis.kube.errors import Conflict, Invalid, decode_status, error_from_status
 from hami_chassis.kube.objects import ListEnvelope, MetadataOnly, WatchLine
 from hami_chassis.kube.resources import PODS, Resource
 from hami_chassis.kube.transport import Call, Transport
@@ -243,14 +243,20 @@ class KubeClient:
     ) -> T:
         """Merge-patches the object. `metadata.resourceVersion` or `metadata.uid` in the patch is a precondition."""
         call = Call("patch", _with_subresource(resource, subresource), _named(namespace, name))
-        answer = await self._transport.request(
-            call,
-            "PATCH",
-            resource.path(namespace, name, subresource),
-            body=msgspec.json.encode(patch),
-            content_type=content_type,
-            timeout_seconds=self._deadline(timeout_seconds),
-        )
+        try:
+            answer = await self._transport.request(
+                call,
+                "PATCH",
+                resource.path(namespace, name, subresource),
+                body=msgspec.json.encode(patch),
+                content_type=content_type,
+                timeout_seconds=self._deadline(timeout_seconds),
+            )
+        except Invalid as error:
+            if "metadata.uid" not in error.fields:
+                raise
+            # To the server the UID in a patch is a field that may not change; to callers it is a precondition.
+            raise Conflict(str(error), code=error.code, reason=error.reason, fields=error.fields) from error
         return _decode(answer, into, call)
 
     async def patch_annotations(

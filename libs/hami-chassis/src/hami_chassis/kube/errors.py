@@ -29,10 +29,12 @@ class KubeUnknown(KubeTransient, OutcomeUnknown):
 class KubePermanent(Permanent):
     """The server understood and refused."""
 
-    def __init__(self, message: str, *, code: int = 0, reason: str = "") -> None:
+    def __init__(self, message: str, *, code: int = 0, reason: str = "", fields: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason
+        self.fields = fields
+        """Paths of the fields that were found wrong."""
 
 
 class Unauthorized(KubePermanent):
@@ -102,7 +104,8 @@ def error_from_status(
         # The server has lost history (restored from a backup): the version will never come.
         known = Gone
     if known is not None:
-        return known(message, code=code, reason=status.reason)
+        fields = tuple(cause.field for cause in status.details.causes if cause.field)
+        return known(message, code=code, reason=status.reason, fields=fields)
     if code in _NOTHING_DONE or code >= 500:
         wait = retry_after_seconds or float(status.details.retry_after_seconds) or None
         kind = KubeUnknown if is_write and code not in _NOTHING_DONE else KubeTransient

@@ -265,7 +265,7 @@ class Informer(Generic[T, P]):
 
     def _apply(self, event: WatchEvent) -> None:
         if event.type == "BOOKMARK":
-            self._version = msgspec.json.decode(event.raw, type=MetadataOnly).metadata.resource_version
+            self._take_bookmark(msgspec.json.decode(event.raw, type=MetadataOnly).metadata.resource_version)
             return
         try:
             item = self._decoder.decode(event.raw)
@@ -283,6 +283,12 @@ class Informer(Generic[T, P]):
         else:
             self._put(uid, version, self._project(item))
         self._size.set(len(self._held))
+
+    def _take_bookmark(self, version: str) -> None:
+        if version != self._version and not _is_newer(version, self._version):
+            # Versions went back: the server lost history (an older backup), and what we hold may be of the future.
+            raise Gone(f"watch {self._resource.plural}: the server is at version {version}, before {self._version}")
+        self._version = version
 
     # ---- what is held ----------------------------------------------------------------------------------------
 

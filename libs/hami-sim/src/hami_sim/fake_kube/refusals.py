@@ -55,5 +55,11 @@ def invalid(resource: str, name: str, cause: str) -> Refusal:
     return Refusal(422, "Invalid", f'{resource} "{name}" is invalid: {cause}', details={"name": name, "kind": resource})
 
 
+def immutable(resource: str, name: str, path: str, value: str) -> Refusal:
+    cause = {"reason": "FieldValueInvalid", "message": f'Invalid value: "{value}": field is immutable', "field": path}
+    message = f'{resource} "{name}" is invalid: {path}: {cause["message"]}'
+    return Refusal(422, "Invalid", message, details={"name": name, "kind": resource, "causes": [cause]})
+
+
 def gone(message: str) -> Refusal:
     return Refusal(410, "Expired", message)

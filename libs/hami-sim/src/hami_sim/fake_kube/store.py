@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from hami_sim.fake_kube.refusals import Refusal, already_exists, conflict, gone, invalid, not_found
+from hami_sim.fake_kube.refusals import Refusal, already_exists, conflict, gone, immutable, invalid, not_found
 
 Json = dict[str, Any]
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
@@ -101,7 +101,7 @@ class Store:
     def create(self, resource: str, namespace: str, value: Json) -> Stored:
         metadata = value.setdefault("metadata", {})
         if metadata.get("resourceVersion"):
-            raise Refusal(400, "BadRequest", "resourceVersion should not be set on objects to be created")
+            raise Refusal(500, "InternalError", "resourceVersion should not be set on objects to be created")
         if namespace and metadata.setdefault("namespace", namespace) != namespace:
             raise Refusal(400, "BadRequest", "the namespace of the provided object does not match the request")
         if not metadata.get("name"):
@@ -123,32 +123,33 @@ class Store:
         metadata = value.setdefault("metadata", {})
         if resource == "leases" and not metadata.get("resourceVersion"):
             raise invalid(resource, name, "metadata.resourceVersion: Invalid value: 0: must be specified for an update")
-        self._check_preconditions(resource, present, metadata)
+        self._check_version(resource, present, metadata)
+        _check_uid(resource, present, metadata.get("uid"))
         return self._update(resource, present, value, subresource)
 
     def merge(self, resource: str, namespace: str, name: str, patch: Json, subresource: str) -> Stored:
         present = self.get(resource, namespace, name)
-        self._check_preconditions(resource, present, patch.get("metadata") or {})
+        metadata = patch.get("metadata") or {}
+        self._check_version(resource, present, metadata)
+        if metadata.get("uid", present.value["metadata"]["uid"]) != present.value["metadata"]["uid"]:
+            # Unlike in an update, the UID in a patch is a value that may not change, not a precondition.
+            raise immutable(resource, name, "metadata.uid", metadata["uid"])
         return self._update(resource, present, merge_patch(present.value, patch), subresource)
 
     def delete(self, resource: str, namespace: str, name: str, *, uid: str, grace_seconds: int | None) -> Stored:
         present = self.get(resource, namespace, name)
         metadata = present.value["metadata"]
-        if uid and uid != metadata["uid"]:
-            raise conflict(
-                resource,
-                name,
-                f"Precondition failed: UID in precondition: {uid}, UID in object meta: {metadata['uid']}",
-            )
+        _check_uid(resource, present, uid)
         grace = self._grace(resource, present.value) if grace_seconds is None else grace_seconds
         waits = metadata.get("finalizers") or (grace > 0 and self._grace(resource, present.value) > 0)
-        if waits:
-            if metadata.get("deletionTimestamp"):
-                return present
+        if waits and metadata.get("deletionTimestamp"):
+            return present
+        if waits or resource == "pods":  # a pod is marked even when it is removed at once
             marked = _copy(present.value)
-            marked["metadata"] |= {"deletionTimestamp": self._now(), "deletionGracePeriodSeconds": grace}
-            return self._write(resource, marked, present)
-        return self.remove(resource, namespace, name)
+            marked["metadata"].setdefault("deletionTimestamp", self._now())
+            marked["metadata"]["deletionGracePeriodSeconds"] = grace
+            present = self._write(resource, marked, present)
+        return present if waits else self.remove(resource, namespace, name)
 
     def remove(self, resource: str, namespace: str, name: str) -> Stored:
         """Takes an object away at once."""
@@ -165,11 +166,7 @@ class Store:
         """Sets the node and merges annotations and labels in one step, under the UID of the binding."""
         present = self.get("pods", namespace, name)
         metadata = binding.get("metadata") or {}
-        uid = present.value["metadata"]["uid"]
-        if metadata.get("uid") and metadata["uid"] != uid:
-            raise conflict(
-                "pods", name, f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {uid}"
-            )
+        _check_uid("pods", present, metadata.get("uid"))
         if present.value["metadata"].get("deletionTimestamp"):
             raise conflict("pods", name, f"pod {name} is being deleted, cannot be assigned to a host")
         bound_to = present.value.get("spec", {}).get("nodeName")
@@ -213,7 +210,7 @@ class Store:
             return present  # an update that changes nothing makes no version and no event
         return self._write(resource, value, present)
 
-    def _check_preconditions(self, resource: str, present: Stored, metadata: Mapping[str, Any]) -> None:
+    def _check_version(self, resource: str, present: Stored, metadata: Mapping[str, Any]) -> None:
         held = present.value["metadata"]
         wanted = metadata.get("resourceVersion")
         if wanted and wanted != held["resourceVersion"]:
@@ -221,12 +218,6 @@ class Store:
                 resource,
                 held["name"],
                 "the object has been modified; please apply your changes to the latest version and try again",
-            )
-        if metadata.get("uid") and metadata["uid"] != held["uid"]:
-            raise conflict(
-                resource,
-                held["name"],
-                f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {held['uid']}",
             )
 
     def _complete_metadata(self, value: Json) -> None:
@@ -258,6 +249,13 @@ class Store:
         if value.get("status", {}).get("phase") in {"Succeeded", "Failed"}:
             return 0
         return int(value["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS))
+
+
+def _check_uid(resource: str, present: Stored, uid: str | None) -> None:
+    held = present.value["metadata"]
+    if uid and uid != held["uid"]:
+        cause = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {held['uid']}"
+        raise conflict(resource, held["name"], cause)
 
 
 def merge_patch(target: object, patch: object) -> Any:  # noqa: ANN401  # JSON of any shape
