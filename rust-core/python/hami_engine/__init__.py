@@ -23,6 +23,8 @@ from ._engine import (
     Rejection,
     Slice,
     list_reasons,
+    policy_names,
+    reasons_text,
 )
 
 ContainerKind: TypeAlias = Literal["init", "sidecar", "app"]
@@ -45,4 +47,6 @@ __all__ = [
     "Rejection",
     "Slice",
     "list_reasons",
+    "policy_names",
+    "reasons_text",
 ]

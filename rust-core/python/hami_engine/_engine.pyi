@@ -181,6 +181,8 @@ class PodBooking:
     state: Literal["reserved", "bound"]
 
 def list_reasons() -> list[ReasonInfo]: ...
+def reasons_text(counts: dict[str, int], cards: int) -> str: ...  # "2/3 CardNotHealth, ..."; code -> cards that met it
+def policy_names(policy: str, word: str) -> bool: ...  # a word or a comma chain of words
 
 @final
 class Cluster:

@@ -47,3 +47,4 @@ pub use family::{family, Family, MemoryNeed, Rules};
 pub use policy::{CardPolicy, NodePolicy};
 pub use reason::{Reason, ReasonRow, REASONS};
 pub use search::Candidates;
+pub use tally::reasons_text;

@@ -110,16 +110,20 @@ pub struct CardPolicy {
 }
 
 impl CardPolicy {
+    /// Whether a policy word or a comma chain of words names this word.
+    pub fn names(text: &str, word: &str) -> bool {
+        text.split(',').any(|token| token.trim() == word)
+    }
+
     /// Reads a policy word or a comma chain of words.
     pub fn parse(text: &str, numa_bind: bool) -> Self {
-        let has = |word: &str| text.split(',').any(|token| token.trim() == word);
         let keys = if text.contains(',') || text == "numa" {
             Self::chain(text, numa_bind)
         } else {
             let single = SINGLE.iter().find(|policy| policy.word == text).unwrap_or(&SINGLE[0]);
             if numa_bind { single.numa_bound_keys } else { single.keys }.to_vec()
         };
-        Self { keys, mutex: has("mutex"), topology: has("topology-aware") }
+        Self { keys, mutex: Self::names(text, "mutex"), topology: Self::names(text, "topology-aware") }
     }
 
     fn chain(text: &str, numa_bind: bool) -> Vec<SortKey> {

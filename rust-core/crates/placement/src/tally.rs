@@ -66,13 +66,16 @@ impl Tally {
         if let Some(reason) = self.bare {
             return reason.bare_text().into();
         }
-        let mut parts: Vec<String> = self
-            .counts()
-            .map(|(reason, count)| format!("{count}/{} {}", self.cards, reason.code()))
-            .collect();
-        parts.sort_unstable();
-        parts.join(", ")
+        reasons_text(self.counts().map(|(reason, count)| (reason.code(), count)), self.cards)
     }
+}
+
+/// `<count>/<cards> <code>` for each reason, sorted as text and joined.
+pub fn reasons_text<'a>(counts: impl IntoIterator<Item = (&'a str, u16)>, cards: u16) -> String {
+    let mut parts: Vec<String> =
+        counts.into_iter().map(|(code, count)| format!("{count}/{cards} {code}")).collect();
+    parts.sort_unstable();
+    parts.join(", ")
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Reasons and explanations.
 
+use std::collections::BTreeMap;
+
 use placement::REASONS;
 use pyo3::prelude::*;
 
@@ -66,4 +68,16 @@ pub(crate) fn list_reasons() -> Vec<ReasonInfo> {
     let info =
         |row: &placement::ReasonRow| ReasonInfo { code: row.code, label: row.label, sentence: row.sentence };
     REASONS.iter().map(info).collect()
+}
+
+/// The text of reasons: how many of so many cards met each.
+#[pyfunction]
+pub(crate) fn reasons_text(counts: BTreeMap<String, u16>, cards: u16) -> String {
+    placement::reasons_text(counts.iter().map(|(code, count)| (code.as_str(), *count)), cards)
+}
+
+/// Whether a card policy, a word or a comma chain of words, names this word.
+#[pyfunction]
+pub(crate) fn policy_names(policy: &str, word: &str) -> bool {
+    placement::CardPolicy::names(policy, word)
 }

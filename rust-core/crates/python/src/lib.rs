@@ -17,7 +17,9 @@ mod _engine {
     #[pymodule_export]
     use super::cluster::{CardUsage, Cluster, PodBooking};
     #[pymodule_export]
-    use super::explanation::{list_reasons, CardVerdict, NodeVerdict, ReasonInfo};
+    use super::explanation::{
+        list_reasons, policy_names, reasons_text, CardVerdict, NodeVerdict, ReasonInfo,
+    };
     #[pymodule_export]
     use super::values::{Ask, Card, CardConstraint, ContainerAsk, ContainerSlices, PodAsk, Slice};
 }
