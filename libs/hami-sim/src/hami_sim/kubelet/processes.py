@@ -1,0 +1,246 @@
+"""Containers as processes: start, find again, signal, and learn how they ended.
+
+One folder per start of a container, `<containers>/<pod uid>/<container>/<attempt>`, written by its shim. A folder is
+all that is needed to find a running process after the stand-in was started again.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from hami_sim.kubelet import shim
+from hami_sim.kubelet.launch import Launch
+
+_SHIM = str(Path(shim.__file__).resolve())
+START_ERROR_CODE = 128
+_T = TypeVar("_T")
+
+
+class ProcessStart(msgspec.Struct, frozen=True):
+    """`state.json`."""
+
+    pid: int
+    start_ticks: int
+    started_at: float
+
+
+class ProcessEnd(msgspec.Struct, frozen=True):
+    """`exit.json`; times in seconds since the epoch."""
+
+    started_at: float
+    finished_at: float
+    code: int | None = None
+    signal: int | None = None
+    fault: str | None = None
+    """Why the process never ran."""
+
+    @property
+    def exit_code(self) -> int:
+        """As a runtime reports it."""
+        if self.fault is not None:
+            return START_ERROR_CODE
+        return 128 + self.signal if self.signal is not None else (self.code or 0)
+
+
+class _Shim(msgspec.Struct, frozen=True):
+    pid: int
+    start_ticks: int
+
+
+class ContainerProcess:
+    """One start of a container, by its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def attempt(self) -> int:
+        return int(self.folder.name)
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "log"
+
+    def begin(self) -> ProcessStart | None:
+        """None: it has not started or could not."""
+        return _read(self.folder / "state.json", ProcessStart)
+
+    def end(self) -> ProcessEnd | None:
+        """None: it runs, or its shim died without a word."""
+        return _read(self.folder / "exit.json", ProcessEnd)
+
+    def signal(self, number: int) -> None:
+        """To the container's first process; nothing happens when it is over."""
+        start = self.begin()
+        if start is None or self.end() is not None:
+            return
+        if _start_ticks(start.pid) == start.start_ticks:
+            _kill(start.pid, number)
+
+    def kill(self) -> None:
+        """End the process; the shim ends what it leaves behind."""
+        self.signal(signal.SIGKILL)
+
+    async def ended(self) -> ProcessEnd:
+        """Wait until it is over. A process whose shim died is ended, for nobody could tell its exit code."""
+        record = _read(self.folder / "shim.json", _Shim)
+        if record is not None and _start_ticks(record.pid) == record.start_ticks:
+            await _process_gone(record.pid)
+        end = self.end()
+        if end is None:
+            self.kill()
+            start = self.begin()
+            now = self.folder.stat().st_mtime
+            end = ProcessEnd(start.started_at if start else now, now, signal=signal.SIGKILL)
+            (self.folder / "exit.json").write_bytes(msgspec.json.encode(end))
+        return end
+
+
+class ContainerProcesses:
+    """All containers of one node."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def pods(self) -> list[str]:
+        """UIDs of the pods that have a folder."""
+        return sorted(path.name for path in self._folder.iterdir()) if self._folder.exists() else []
+
+    def attempts(self, pod_uid: str, container: str) -> list[ContainerProcess]:
+        """Oldest first. A folder whose shim never came up does not count."""
+        folder = self._folder / pod_uid / container
+        if not folder.exists():
+            return []
+        numbered = sorted(folder.iterdir(), key=lambda path: int(path.name))
+        return [ContainerProcess(path) for path in numbered if _has_shim(path)]
+
+    def give_up_unstarted(self) -> None:
+        """At the start of the stand-in: claim in its shim's place every start that an earlier life left half done.
+
+        A shim that comes up late then finds its folder claimed and ends itself.
+        """
+        for folder in self._folder.glob("*/*/*"):
+            with contextlib.suppress(FileExistsError):
+                (folder / "shim.json").open("x").close()
+
+    def began(self, pod_uid: str, container: str, attempt: int) -> bool:
+        """The start has come so far that there may be a process."""
+        return (self._folder / pod_uid / container / str(attempt)).exists()
+
+    def all_of(self, pod_uid: str) -> list[ContainerProcess]:
+        folder = self._folder / pod_uid
+        names = [path.name for path in folder.iterdir()] if folder.exists() else []
+        return [process for name in names for process in self.attempts(pod_uid, name)]
+
+    async def start(
+        self, pod_uid: str, container: str, attempt: int, launch: Launch, *, own_root: bool
+    ) -> ContainerProcess:
+        """Returns once the process runs or is known not to: `end()` then says why."""
+        folder = self._folder / pod_uid / container / str(attempt)
+        folder.mkdir(parents=True)
+        scratch = folder / "scratch"
+        if own_root:
+            scratch.mkdir()
+        spec = {
+            "argv": launch.argv,
+            "environment": launch.environment,
+            "working_dir": launch.working_dir,
+            "binds": [msgspec.structs.asdict(bind) for bind in launch.binds],
+            "scratch": str(scratch) if own_root else "",
+        }
+        (folder / "spec.json").write_text(json.dumps(spec))
+        await _spawn_shim(folder)
+        self._drop_old(pod_uid, container)
+        return ContainerProcess(folder)
+
+    def remove_pod(self, pod_uid: str) -> None:
+        """Forget the folders of a pod whose processes are over."""
+        shutil.rmtree(self._folder / pod_uid, ignore_errors=True)
+
+    def _drop_old(self, pod_uid: str, container: str) -> None:
+        """The present and the previous start are kept: their logs can be asked for."""
+        for process in self.attempts(pod_uid, container)[:-2]:
+            shutil.rmtree(process.folder, ignore_errors=True)
+
+
+async def _spawn_shim(folder: Path) -> None:
+    read_end, write_end = os.pipe()
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    try:
+        os.posix_spawn(  # noqa: ASYNC221 (does not wait for the program)
+            sys.executable,
+            [sys.executable, "-I", "-S", _SHIM, str(folder), "3"],
+            {},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(folder / "shim.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+                (os.POSIX_SPAWN_DUP2, write_end, 3),
+            ],
+            setsid=True,
+        )
+    finally:
+        os.close(write_end)
+    loop.add_reader(read_end, told.set)
+    try:
+        await told.wait()
+    finally:
+        loop.remove_reader(read_end)
+        os.close(read_end)
+
+
+async def _process_gone(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+    loop.add_reader(handle, gone.set)
+    try:
+        await gone.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
+    try:
+        os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 (does not wait)
+    except ChildProcessError:
+        return  # started by an earlier life of the stand-in
+
+
+def _start_ticks(pid: int) -> int | None:
+    try:
+        return shim.start_ticks(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _has_shim(folder: Path) -> bool:
+    """An empty file is a claim of `give_up_unstarted`."""
+    try:
+        return (folder / "shim.json").stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _read(path: Path, kind: type[_T]) -> _T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
