@@ -49,7 +49,7 @@ EXAMPLES: tuple[Event, ...] = (
         node=NODE,
         vendor="NVIDIA",
         resource_version="4711",
-        hand_off="late-binding",
+        handoff="late-binding",
         cards=(
             Card(
                 id=CARD,

@@ -19,14 +19,14 @@ Verification = Literal["", "verified", "unverified"]
 
 
 class AllocationEvent(Event, frozen=True, kw_only=True):
-    """What all phases say."""
+    """What all phases say. `sequence` is filled in at construction."""
 
     phase: ClassVar[Phase]
 
     allocation_id: str
-    """`hami.io/allocation-id` of the pod, else `allocation_id.adopted()`."""
+    """The pod's `hami.io/allocation-id`; where another scheduler placed it, a UUIDv5 of its UID and vgpu-time."""
     sequence: int = 0
-    """Rank of the phase, from 1: of two events of one allocation the greater is the later. Filled in."""
+    """Rank of the phase, from 1: of two events of one allocation the greater is the later."""
     pod: PodRef
     node: str
     containers: tuple[ContainerShare, ...] = ()

@@ -31,13 +31,15 @@ class _AbstractStruct(msgspec.StructMeta, ABCMeta):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", metaclass=_AbstractStruct):
-    """The envelope. Its subclasses are the events; `catalogue` lists them."""
+    """The envelope. Its subclasses are the events; `catalogue` lists them.
+
+    `id` is a function of what happened (`_identity` of each family), filled in where it is left out at construction.
+    """
 
     id: str = ""
-    """A function of what happened (see `_identity` of each family): publishing again gives the same id.
-    Left out at construction, it is filled in."""
+    """The same whenever the same event is published again; a reader drops an id that it has seen."""
     source: str
-    """URI reference of the publisher: see `source()`."""
+    """The publisher, such as /hami/scheduler/<instance>."""
     time: Annotated[datetime, msgspec.Meta(tz=True)]
     """When it happened, with zone."""
     traceparent: str = ""

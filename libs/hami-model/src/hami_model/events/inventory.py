@@ -5,13 +5,10 @@ Id: a function of node, vendor, resource version and time.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from hami_model.cards import Card
 from hami_model.events import subjects
 from hami_model.events.envelope import Event, identity, rfc3339
-
-HandOff = Literal["late-binding", "lock"]
+from hami_model.register import Handoff
 
 
 class InventoryReported(Event, frozen=True, kw_only=True, tag="io.hami.inventory.reported.v1"):
@@ -19,7 +16,7 @@ class InventoryReported(Event, frozen=True, kw_only=True, tag="io.hami.inventory
     vendor: str
     resource_version: str
     """Of the node after the register annotation was patched. A reader whose watch has come so far prefers the watch."""
-    hand_off: HandOff = "lock"
+    handoff: Handoff = "lock"
     """How the node hands slices to containers; with `lock` the scheduler takes the node lock."""
     cards: tuple[Card, ...]
 

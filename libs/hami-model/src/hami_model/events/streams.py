@@ -32,15 +32,14 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream. Of limits, 0 seconds of age means no end."""
+    """One stream. Limits of 0 mean none."""
 
     name: str
     subjects: tuple[str, ...]
     storage: Literal["file", "memory"]
     max_age_seconds: int
     max_bytes: int
-    max_messages_per_subject: int | None
-    """None: no limit."""
+    max_messages_per_subject: int
     replicas: int
     duplicate_window_seconds: int
     discard: Literal["old", "new"]
@@ -60,7 +59,7 @@ def streams(settings: StreamSettings, *, prefix: str = subjects.DEFAULT_PREFIX) 
     _check(settings)
 
     def spec(
-        name: str, families: tuple[str, ...], max_age_seconds: int, max_bytes: int, per_subject: int | None = None
+        name: str, families: tuple[str, ...], max_age_seconds: int, max_bytes: int, per_subject: int = 0
     ) -> StreamSpec:
         return StreamSpec(
             name=stream_name(name, prefix=prefix),

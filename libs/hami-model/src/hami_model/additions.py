@@ -1,0 +1,61 @@
+"""What we add to HAMi's wire, in one list. Comparisons with HAMi leave out exactly this; nothing else may differ.
+
+Whoever adds a key, a variable or a mount adds its row here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from hami_model import env, keys
+
+Place = Literal["pod-annotation", "node-annotation", "node-register-field", "environment", "cdi-device"]
+
+
+class Addition(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that HAMi does not write. Its readers ignore it."""
+
+    place: Place
+    name: str
+    why: str
+
+
+REGISTER_HANDOFF_FIELD: Final = "handoff"
+"""Field of each card in the register annotation."""
+CDI_KIND: Final = "hami.io/slice"
+"""Vendor and class of the CDI devices that Allocate answers with."""
+
+ADDITIONS: Final[tuple[Addition, ...]] = (
+    Addition(
+        place="pod-annotation",
+        name=keys.ALLOCATION_ID,
+        why="names the reservation behind an allocation, so that its events can be tied together",
+    ),
+    Addition(
+        place="pod-annotation",
+        name=keys.WAKE,
+        why="makes kube-scheduler try a rejected pod again when capacity grew by something that it does not watch",
+    ),
+    Addition(
+        place="node-register-field",
+        name=REGISTER_HANDOFF_FIELD,
+        why="tells the scheduler that the node binds late and needs no node lock; absent means that it does",
+    ),
+    Addition(
+        place="environment",
+        name=env.HANDOFF,
+        why="lets the library refuse to run without limits when a container starts before its hand-off",
+    ),
+    Addition(
+        place="cdi-device",
+        name=CDI_KIND,
+        why="late binding: the device whose specification PreStartContainer writes",
+    ),
+)
+
+
+def names(place: Place) -> frozenset[str]:
+    """The names added in one place."""
+    return frozenset(addition.name for addition in ADDITIONS if addition.place == place)
