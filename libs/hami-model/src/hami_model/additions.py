@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from hami_model import env, keys
+from hami_model import env, keys, register
 
 Place = Literal["pod-annotation", "node-annotation", "node-register-field", "environment", "cdi-device"]
 
@@ -22,8 +22,6 @@ class Addition(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-REGISTER_HANDOFF_FIELD: Final = "handoff"
-"""Field of each card in the register annotation."""
 CDI_KIND: Final = "hami.io/slice"
 """Vendor and class of the CDI devices that Allocate answers with."""
 
@@ -40,7 +38,7 @@ ADDITIONS: Final[tuple[Addition, ...]] = (
     ),
     Addition(
         place="node-register-field",
-        name=REGISTER_HANDOFF_FIELD,
+        name=register.HANDOFF_FIELD,
         why="tells the scheduler that the node binds late and needs no node lock; absent means that it does",
     ),
     Addition(

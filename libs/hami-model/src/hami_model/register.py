@@ -23,7 +23,8 @@ from hami_model.vendors import VendorDescriptor
 Handoff = Literal["lock", "late-binding"]
 """How the node learns whose devices an Allocate is for."""
 
-_HANDOFF_FIELD: Final = "handoff"
+HANDOFF_FIELD: Final = "handoff"
+"""Field of each card that says the hand-off; left out where it is `lock`."""
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
 
@@ -113,7 +114,7 @@ def _card(fields: go_json.Fields) -> Card:
 def _handoff(element: object) -> str:
     """HAMi ignores this field, so a value of ours that cannot be read must not cost the node its cards."""
     pairs = element.pairs if isinstance(element, go_json.Object) else ()
-    said = [value for key, value in pairs if key == _HANDOFF_FIELD]
+    said = [value for key, value in pairs if key == HANDOFF_FIELD]
     return "late-binding" if said and said[-1] == "late-binding" else "lock"
 
 
@@ -205,7 +206,7 @@ def _json_card(card: Card, handoff: Handoff) -> str:
         ("mode", go_json.encode_string(card.mode) if card.mode else ""),
         ("migProfiles", _json_mig_profiles(card.mig_profiles) if card.mig_profiles else ""),
         ("health", "true" if card.healthy else ""),
-        (_HANDOFF_FIELD, go_json.encode_string(handoff) if handoff != "lock" else ""),
+        (HANDOFF_FIELD, go_json.encode_string(handoff) if handoff != "lock" else ""),
     ]
     return "{" + ",".join(f'"{name}":{value}' for name, value in members if value) + "}"
 
@@ -232,6 +233,7 @@ def encode_delimited(cards: Iterable[Card]) -> str:
 
 
 __all__ = [
+    "HANDOFF_FIELD",
     "Handoff",
     "HandoffNotWritableError",
     "JsonInventory",
