@@ -61,3 +61,13 @@ format: setup ## Format all sources
 .PHONY: clean
 clean: ## Remove what was built
 	rm -rf $(VENV) rust-core/target libvgpu/build out
+
+# ---- the local cluster's programs ------------------------------------------------------------------------------
+
+.PHONY: kubernetes
+kubernetes: setup ## Find or build the programs of the local control plane (minutes the first time, cached outside the tree)
+	$(BIN)/python -m hami_sim.binaries
+
+.PHONY: conformance
+conformance: setup ## Run the golden vectors in VECTORS through the services' code; answers go to OUT
+	$(BIN)/python tests/conformance/run.py $(VECTORS) $(OUT)
