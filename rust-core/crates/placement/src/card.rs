@@ -1,8 +1,9 @@
-//! Cards: what a node registers, and the compact form that decisions read.
+//! Cards: what a node registers, what is kept of it, and the compact form that decisions scan.
 
 use std::sync::Arc;
 
 use crate::ask::{in_range, InvalidInput, MAX_MEMORY_MIB};
+use crate::check::Check;
 
 /// One card as its node registered it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +39,10 @@ impl CardSpec {
     /// When the memory is beyond what sums can hold.
     pub fn validate(&self) -> Result<(), InvalidInput> {
         in_range("memory_mib", self.memory_mib, -MAX_MEMORY_MIB, MAX_MEMORY_MIB).map(|_| ())
+    }
+
+    pub(crate) fn total(&self) -> Amount {
+        Amount::new(self.memory_mib, i64::from(self.cores_percent), i64::from(self.slots))
     }
 }
 
@@ -83,62 +88,83 @@ impl Amount {
     }
 }
 
-/// Bits of [`Card::flags`]. They sit where the first checks of a card have their bits (see `check`).
-pub(crate) mod flag {
-    pub(crate) const UNHEALTHY: u8 = 1;
-    pub(crate) const CORDONED: u8 = 1 << 1;
-    pub(crate) const BLOCKED: u8 = 1 << 2;
-}
-
-/// What a decision reads of a card; 48 bytes, cards of a node lie side by side.
+/// A registered card with what is booked on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
-    pub(crate) memory_mib: i64,
-    pub(crate) used_memory_mib: i64,
-    pub(crate) used_cores_percent: i64,
-    pub(crate) cores_percent: i32,
-    pub(crate) slots: i32,
-    pub(crate) used_slots: i32,
+    pub(crate) total: Amount,
+    pub(crate) used: Amount,
+    /// Number among the cards its node knows.
+    pub(crate) known: u32,
+    pub(crate) index: u32,
     pub(crate) numa: i32,
-    /// Index into the table of kinds.
+    /// Number among the kinds of cards.
     pub(crate) kind: u16,
-    pub(crate) flags: u8,
+    pub(crate) faults: Faults,
 }
 
-impl Card {
-    pub(crate) fn used(&self) -> Amount {
-        Amount::new(self.used_memory_mib, self.used_cores_percent, i64::from(self.used_slots))
-    }
+/// Why a card takes no pods at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Faults {
+    pub(crate) unhealthy: bool,
+    pub(crate) cordoned: bool,
+    pub(crate) blocked: bool,
+}
 
-    pub(crate) fn total(&self) -> Amount {
-        Amount::new(self.memory_mib, i64::from(self.cores_percent), i64::from(self.slots))
-    }
+/// What the scan over all cards reads of one: 16 bytes, all cards side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScannedCard {
+    pub(crate) free_memory_mib: i64,
+    /// Clamped to its type; totals fit it, so no comparison with a request changes.
+    pub(crate) free_cores_percent: i32,
+    pub(crate) kind: u16,
+    /// Bits of the checks that look at the card alone (see `check`).
+    pub(crate) state: u16,
+}
 
-    pub(crate) fn set_used(&mut self, used: Amount) {
-        self.used_memory_mib = used.memory_mib;
-        self.used_cores_percent = used.cores_percent;
-        self.used_slots = used.slots as i32;
-    }
-
-    pub(crate) fn set_flag(&mut self, bit: u8, on: bool) {
-        if on {
-            self.flags |= bit;
-        } else {
-            self.flags &= !bit;
+impl ScannedCard {
+    #[inline]
+    pub(crate) fn new(kind: u16, total: Amount, used: Amount, faults: Faults) -> Self {
+        let bit = |on: bool, check: Check| if on { check.bit() as u16 } else { 0 };
+        let in_use = used.slots > 0;
+        let full = total.cores_percent != 0 && used.cores_percent == total.cores_percent;
+        let free_cores = total.cores_percent - used.cores_percent;
+        Self {
+            free_memory_mib: total.memory_mib - used.memory_mib,
+            free_cores_percent: free_cores.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32,
+            kind,
+            state: bit(faults.unhealthy, Check::Health)
+                | bit(faults.cordoned, Check::Cordon)
+                | bit(faults.blocked, Check::Blocked)
+                | bit(total.slots <= used.slots, Check::Slots)
+                | bit(in_use, Check::Mutex)
+                | bit(in_use, Check::Exclusive)
+                | bit(full, Check::ComputeExhausted),
         }
     }
 }
 
-/// What cards have in common that rules on models and modes look at.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What many cards have in common: requests are matched once per kind, not once per card.
+#[derive(Clone, Debug)]
 pub(crate) struct CardKind {
     pub(crate) vendor: Arc<str>,
     pub(crate) model: Arc<str>,
     pub(crate) model_lowercase: String,
     pub(crate) mode: String,
+    pub(crate) total: Amount,
+    /// How many registered cards are of this kind.
+    cards: u32,
 }
 
-/// Every kind of card seen. Few: rules are matched once per kind, not once per card.
+impl CardKind {
+    pub(crate) fn is_of(&self, spec: &CardSpec) -> bool {
+        *self.vendor == *spec.vendor
+            && *self.model == *spec.model
+            && self.mode == spec.mode
+            && self.total == spec.total()
+    }
+}
+
+/// Every kind of card that is registered. Places of kinds that are no more are used again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CardKinds {
     kinds: Vec<CardKind>,
@@ -153,24 +179,36 @@ impl CardKinds {
         &self.kinds[usize::from(kind)]
     }
 
-    /// The number of the kind of `spec`, which is added when it is new.
+    /// The number of the kind of `spec`, which counts one card more.
     ///
     /// # Errors
-    /// When 65,536 kinds have been seen.
-    pub(crate) fn intern(&mut self, spec: &CardSpec) -> Result<u16, InvalidInput> {
-        let same = |kind: &CardKind| {
-            *kind.vendor == *spec.vendor && *kind.model == *spec.model && kind.mode == spec.mode
-        };
-        let index = self.kinds.iter().position(same).unwrap_or(self.kinds.len());
-        in_range("number of card models", index as i64, 0, i64::from(u16::MAX))?;
-        if index == self.kinds.len() {
-            self.kinds.push(CardKind {
+    /// When 65,536 kinds are registered.
+    pub(crate) fn add(&mut self, spec: &CardSpec) -> Result<u16, InvalidInput> {
+        let found = self.kinds.iter().position(|kind| kind.cards > 0 && kind.is_of(spec));
+        let unused = || self.kinds.iter().position(|kind| kind.cards == 0);
+        let place = found.or_else(unused).unwrap_or(self.kinds.len());
+        in_range("number of kinds of cards", place as i64, 0, i64::from(u16::MAX))?;
+        if found.is_none() {
+            let kind = CardKind {
                 vendor: spec.vendor.as_str().into(),
                 model: spec.model.as_str().into(),
                 model_lowercase: spec.model.to_lowercase(),
                 mode: spec.mode.clone(),
-            });
+                total: spec.total(),
+                cards: 0,
+            };
+            if place == self.kinds.len() {
+                self.kinds.push(kind);
+            } else {
+                self.kinds[place] = kind;
+            }
         }
-        Ok(index as u16)
+        self.kinds[place].cards += 1;
+        Ok(place as u16)
+    }
+
+    /// Counts one card less.
+    pub(crate) fn remove(&mut self, kind: u16) {
+        self.kinds[usize::from(kind)].cards -= 1;
     }
 }

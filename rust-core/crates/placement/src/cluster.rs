@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::ask::{in_range, ContainerKind, InvalidInput, PodAsk, MAX_CORES_PERCENT, MAX_MEMORY_MIB};
 use crate::booking::{Booking, BookingState, Bookings, Share};
-use crate::card::{flag, Amount, CardKinds, CardSpec};
+use crate::card::{Amount, Card, CardKinds, CardSpec};
 use crate::decision::Decision;
 use crate::node::{validate_inventory, Node, Nodes};
 use crate::quota::Quotas;
@@ -90,8 +90,6 @@ pub struct Cluster {
     pub(crate) bookings: Bookings,
     pub(crate) quotas: Quotas,
     pub(crate) search: Search,
-    /// Memory of the largest card ever registered.
-    pub(crate) largest_card_mib: i64,
 }
 
 impl Cluster {
@@ -107,21 +105,36 @@ impl Cluster {
     pub fn set_node(&mut self, name: &str, specs: &[CardSpec]) -> Result<(), InvalidInput> {
         validate_inventory(name, specs)?;
         let known = self.nodes.find(name);
-        if known.is_some_and(|place| self.nodes.slots[place].is_registered_as(specs, &self.kinds)) {
+        if known.is_some_and(|place| self.nodes[place].is_registered_as(specs, &self.kinds)) {
             return Ok(());
         }
-        let kinds = specs.iter().map(|spec| self.kinds.intern(spec)).collect::<Result<Vec<u16>, _>>()?;
-        self.search.forget_names();
-        let place = self.nodes.find_or_add(name);
-        self.largest_card_mib =
-            specs.iter().map(|spec| spec.memory_mib).fold(self.largest_card_mib, i64::max);
+        let mut kinds = Vec::with_capacity(specs.len());
+        for spec in specs {
+            match self.kinds.add(spec) {
+                Ok(kind) => kinds.push(kind),
+                Err(error) => {
+                    for kind in kinds {
+                        self.kinds.remove(kind);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        let place = self.find_or_add_node(name);
         self.rebuild(place, |node| node.register(specs, &kinds));
         Ok(())
     }
 
+    fn find_or_add_node(&mut self, name: &str) -> u32 {
+        self.nodes.find(name).unwrap_or_else(|| {
+            self.search.forget_names();
+            self.nodes.find_or_add(name)
+        })
+    }
+
     /// Takes a node out of placement. Bookings on it stay. False when it was not registered.
     pub fn remove_node(&mut self, name: &str) -> bool {
-        let Some(place) = self.nodes.find(name).filter(|place| self.nodes.slots[*place].registered) else {
+        let Some(place) = self.nodes.find(name).filter(|place| self.nodes[*place].registered) else {
             return false;
         };
         self.rebuild(place, Node::unregister);
@@ -131,8 +144,11 @@ impl Cluster {
 
     /// Changes a node's inventory and books its pods anew on it.
     fn rebuild(&mut self, place: u32, change: impl FnOnce(&mut Node)) {
-        let node = &mut self.nodes.slots[place];
+        let node = &mut self.nodes[place];
         let ids: Vec<Arc<str>> = node.known.iter().map(|card| card.id.clone()).collect();
+        for card in &node.cards {
+            self.kinds.remove(card.kind);
+        }
         change(node);
         for booking in &node.bookings.clone() {
             let booking = &mut self.bookings.slots[*booking];
@@ -143,9 +159,9 @@ impl Cluster {
                 .chain(booking.held.iter_mut().map(|held| &mut held.card))
                 .chain(&mut booking.blocked);
             for card in renamed {
-                *card = self.nodes.slots[place].know(&ids[*card as usize]);
+                *card = self.nodes[place].know(&ids[*card as usize]);
             }
-            let node = &mut self.nodes.slots[place];
+            let node = &mut self.nodes[place];
             for held in &booking.held {
                 node.shift(held.card, held.amount, true);
             }
@@ -153,22 +169,26 @@ impl Cluster {
                 node.shift_blocks(*card, true);
             }
         }
-        self.nodes.slots[place].rescore();
+        self.nodes.refresh(place);
     }
 
     /// Sets a card's health. False when the node has not registered such a card.
     pub fn set_card_health(&mut self, node: &str, card_id: &str, healthy: bool) -> bool {
         let Some(place) = self.nodes.find(node) else { return false };
-        let node = &mut self.nodes.slots[place];
-        let Some(position) = node.position(card_id) else { return false };
-        node.cards[position].set_flag(flag::UNHEALTHY, !healthy);
+        let Some(card) = self.nodes[place].card_mut(card_id) else { return false };
+        card.faults.unhealthy = !healthy;
+        self.nodes.refresh(place);
         true
     }
 
     /// Names of the registered nodes, sorted.
     pub fn nodes(&self) -> Vec<&str> {
-        let mut names: Vec<&str> =
-            self.nodes.slots.items().iter().filter(|node| node.registered).map(|node| &*node.name).collect();
+        let mut names: Vec<&str> = self
+            .nodes
+            .all()
+            .filter(|(_, node)| node.registered)
+            .map(|(place, _)| self.nodes.name(place))
+            .collect();
         names.sort_unstable();
         names
     }
@@ -176,25 +196,25 @@ impl Cluster {
     /// Cards of a registered node in the order of its inventory; empty for another.
     pub fn node_cards(&self, name: &str) -> Vec<CardView> {
         let Some(place) = self.nodes.find(name) else { return Vec::new() };
-        let node = &self.nodes.slots[place];
-        let view = |(position, card): (usize, &crate::card::Card)| {
+        let node = &self.nodes[place];
+        let view = |(position, card): (usize, &Card)| {
             let kind = self.kinds.get(card.kind);
             CardView {
                 spec: CardSpec {
                     id: node.id_at(position).to_string(),
                     vendor: kind.vendor.to_string(),
                     model: kind.model.to_string(),
-                    index: node.faces[position].index,
-                    slots: card.slots,
-                    memory_mib: card.memory_mib,
-                    cores_percent: card.cores_percent,
+                    index: card.index,
+                    slots: card.total.slots as i32,
+                    memory_mib: card.total.memory_mib,
+                    cores_percent: card.total.cores_percent as i32,
                     numa: card.numa,
                     mode: kind.mode.clone(),
-                    healthy: card.flags & flag::UNHEALTHY == 0,
-                    cordoned: card.flags & flag::CORDONED != 0,
+                    healthy: !card.faults.unhealthy,
+                    cordoned: card.faults.cordoned,
                 },
-                blocked: card.flags & flag::BLOCKED != 0,
-                used: card.used(),
+                blocked: card.faults.blocked,
+                used: card.used,
             }
         };
         node.cards.iter().enumerate().map(view).collect()
@@ -218,15 +238,12 @@ impl Cluster {
     /// Cards the node does not know are remembered and count once it registers them.
     pub fn charge(&mut self, pod: &BoundPod<'_>) {
         self.release(pod.uid);
-        if self.nodes.find(pod.node).is_none() {
-            self.search.forget_names();
-        }
-        let place = self.nodes.find_or_add(pod.node);
+        let place = self.find_or_add_node(pod.node);
         let number = self.bookings.slots.take();
         let booking = &mut self.bookings.slots[number];
         booking.reset(pod.uid, pod.namespace, place, BookingState::Bound);
         booking.init_done = pod.init_done;
-        let node = &mut self.nodes.slots[place];
+        let node = &mut self.nodes[place];
         for (kind, shares) in pod.containers {
             booking.shares.extend(shares.iter().map(|share| Share {
                 kind: *kind,
@@ -255,11 +272,11 @@ impl Cluster {
             let number = self.bookings.slots.take();
             let booking = &mut self.bookings.slots[number];
             booking.reset(&pod.uid, &pod.namespace, place, BookingState::Reserved);
-            let node = &self.nodes.slots[place];
+            let node = &self.nodes[place];
             booking.shares.extend(self.search.taken().map(|(demand, taken)| {
                 Share {
                     kind: demand.kind,
-                    card: node.faces[usize::from(taken.position)].known,
+                    card: node.cards[usize::from(taken.position)].known,
                     vendor: pod.containers[usize::from(demand.container)].asks[usize::from(demand.ask)]
                         .vendor()
                         .clone(),
@@ -278,7 +295,7 @@ impl Cluster {
     }
 
     fn decide(&mut self, pod: &PodAsk, candidates: Candidates<'_>) -> Arc<Decision> {
-        self.search.prepare(pod, &self.kinds, &self.quotas, self.largest_card_mib);
+        self.search.prepare(pod, &self.kinds, &self.quotas);
         self.search.decide(&self.nodes, pod, candidates)
     }
 
@@ -299,7 +316,7 @@ impl Cluster {
     fn book(&mut self, number: u32) {
         let booking = &mut self.bookings.slots[number];
         booking.sum_up();
-        self.nodes.slots[booking.node].bookings.push(number);
+        self.nodes[booking.node].bookings.push(number);
         self.apply(number, true);
         self.bookings.publish(number);
     }
@@ -307,14 +324,14 @@ impl Cluster {
     /// Adds a booking to the sums, or takes it out of them.
     fn apply(&mut self, number: u32, adds: bool) {
         let booking = &mut self.bookings.slots[number];
-        let node = &mut self.nodes.slots[booking.node];
+        let node = &mut self.nodes[booking.node];
         for held in &booking.held {
             node.shift(held.card, held.amount, adds);
         }
         for card in &booking.blocked {
             node.shift_blocks(*card, adds);
         }
-        node.rescore();
+        self.nodes.refresh(booking.node);
         if !adds {
             for charge in booking.charges.drain(..) {
                 self.quotas.give_back(charge);
@@ -352,7 +369,7 @@ impl Cluster {
         self.apply(number, false);
         self.bookings.remove(number);
         let place = self.bookings.slots[number].node;
-        let node = &mut self.nodes.slots[place];
+        let node = &mut self.nodes[place];
         node.bookings.retain(|other| *other != number);
         if !node.registered && node.bookings.is_empty() {
             self.nodes.drop_if_unused(place);
@@ -364,7 +381,7 @@ impl Cluster {
         BookingView {
             uid: &booking.uid,
             namespace: &booking.namespace,
-            node: &self.nodes.slots[booking.node].name,
+            node: self.nodes.name(booking.node),
             state: booking.state,
         }
     }
@@ -378,7 +395,7 @@ impl Cluster {
     pub fn booked(&self, uid: &str) -> Vec<(&str, Amount)> {
         let Some(number) = self.bookings.find(uid) else { return Vec::new() };
         let booking = &self.bookings.slots[number];
-        let known = &self.nodes.slots[booking.node].known;
+        let known = &self.nodes[booking.node].known;
         let mut held: Vec<(&str, Amount)> =
             booking.held.iter().map(|held| (&*known[held.card as usize].id, held.amount)).collect();
         held.sort_unstable_by_key(|(id, _)| *id);
@@ -388,7 +405,7 @@ impl Cluster {
     /// Bookings on a node, sorted by UID.
     pub fn pods(&self, node: &str) -> Vec<BookingView<'_>> {
         let Some(place) = self.nodes.find(node) else { return Vec::new() };
-        let bookings = &self.nodes.slots[place].bookings;
+        let bookings = &self.nodes[place].bookings;
         let mut pods: Vec<_> =
             bookings.iter().map(|number| self.view(&self.bookings.slots[*number])).collect();
         pods.sort_unstable_by_key(|pod| pod.uid);

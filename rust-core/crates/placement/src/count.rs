@@ -3,49 +3,64 @@
 //! Where neither NUMA binding nor quota is at play, the order of the cards decides which are taken, not whether
 //! enough pass. So cards are only counted; the walk is left to the node that wins. Both must always agree.
 
-use crate::ask::PodAsk;
-use crate::card::Amount;
-use crate::check::{failed_checks, verdict};
+use crate::ask::CardConstraint;
+use crate::card::ScannedCard;
+use crate::check::{failed_checks, KindNeed, CHECK_COUNT};
 use crate::demand::Demand;
 use crate::node::Node;
 use crate::reason::Reason;
 use crate::tally::Tally;
 
-/// Whether enough cards of the node pass. `EMPTY`: were it empty, healthy and uncordoned.
+/// Whether enough cards of a node pass. `admits_id` is asked by position in the inventory.
 #[inline]
-pub(crate) fn count_fitting<const EMPTY: bool>(
-    node: &Node,
-    pod: &PodAsk,
+pub(crate) fn count_fitting(
+    cards: &[ScannedCard],
     demand: &Demand,
-    verdicts: &[u16],
+    needs: &[KindNeed],
+    admits_id: impl Fn(usize) -> bool,
 ) -> Result<(), Tally> {
-    let id_constraint = demand.id_constraint.map(|number| &pod.constraints[usize::from(number)].1);
-    let mut tally = Tally { container: demand.container, ..Tally::EMPTY };
+    // Cards by first failed check; behind the checks, those that passed.
+    let mut counts = [0u16; CHECK_COUNT + 1];
+    let mut candidates = 0;
     let mut partitioned = false;
-    let mut passed: u32 = 0;
-    for (position, card) in node.cards.iter().enumerate() {
-        let kind_verdict = verdicts[usize::from(card.kind)];
-        if kind_verdict & verdict::CANDIDATE == 0 {
+    for (position, card) in cards.iter().enumerate() {
+        let need = &needs[usize::from(card.kind)];
+        if !need.candidate {
             continue;
         }
-        tally.cards += 1;
-        partitioned |= kind_verdict & verdict::MODE_UNAVAILABLE != 0;
-        let admits_id = id_constraint.is_none_or(|constraint| constraint.admits_id(node.id_at(position)));
-        let (used, flags) = if EMPTY { (Amount::default(), 0) } else { (card.used(), card.flags) };
-        let failed =
-            failed_checks(card, used, flags, kind_verdict, admits_id, demand.need_of(card), demand.rules);
-        if failed == 0 {
-            passed += 1;
-        } else {
-            tally.count(failed);
-        }
+        candidates += 1;
+        partitioned |= need.is_partitioned();
+        let failed = failed_checks(*card, need, admits_id(position)) | 1 << CHECK_COUNT;
+        counts[failed.trailing_zeros() as usize] += 1;
     }
-    if demand.count > u32::from(tally.cards) && !(demand.accepts_partitioned && partitioned) {
+    let passed = counts[CHECK_COUNT];
+    if demand.count > u32::from(candidates) && !(demand.accepts_partitioned && partitioned) {
         return Err(Tally::bare(Reason::NodeInsufficientDevice, demand.container));
     }
-    if passed >= demand.count {
+    if u32::from(passed) >= demand.count {
         return Ok(());
     }
-    tally.collected = passed as u16;
+    let mut tally =
+        Tally { container: demand.container, cards: candidates, collected: passed, ..Tally::EMPTY };
+    tally.by_check.copy_from_slice(&counts[..CHECK_COUNT]);
     Err(tally)
+}
+
+/// Whether enough cards of the node would pass were it empty, healthy and uncordoned.
+pub(crate) fn counts_when_empty(
+    cards: &[ScannedCard],
+    node: &Node,
+    demand: &Demand,
+    needs: &[KindNeed],
+    id_rules: Option<&CardConstraint>,
+) -> bool {
+    let passed = cards
+        .iter()
+        .enumerate()
+        .filter(|(position, card)| {
+            needs[usize::from(card.kind)].fits_empty
+                && id_rules.is_none_or(|rules| rules.admits_id(node.id_at(*position)))
+        })
+        .count();
+    passed >= demand.count as usize
 }

@@ -1,8 +1,8 @@
 //! A pod's asks made ready for the walk over thousands of cards: everything that does not depend on the card.
 
-use crate::ask::{ContainerKind, PodAsk};
-use crate::card::{Card, CardKinds};
-use crate::check::{verdict, Need};
+use crate::ask::{Ask, CardConstraint, ContainerKind, PodAsk};
+use crate::card::{Amount, CardKind, CardKinds, Faults, ScannedCard};
+use crate::check::{failed_checks, Check, KindNeed};
 use crate::family::{family, Family, MemoryNeed, Rules};
 use crate::quota::Quotas;
 
@@ -15,14 +15,14 @@ pub(crate) struct Demand {
     pub(crate) kind: ContainerKind,
     pub(crate) opens_container: bool,
     pub(crate) count: u32,
-    pub(crate) memory: MemoryNeed,
-    pub(crate) cores_percent: i64,
-    pub(crate) mutex: bool,
-    pub(crate) rules: Rules,
-    /// Where the verdicts on the kinds of cards begin.
-    verdicts_from: u32,
+    memory: MemoryNeed,
+    cores_percent: i64,
+    mutex: bool,
+    rules: Rules,
+    /// Where the needs of the kinds of cards begin.
+    needs_from: u32,
     /// Number of the pod's constraint when it names ids.
-    pub(crate) id_constraint: Option<u16>,
+    id_constraint: Option<u16>,
     /// Whether the pod accepts cards that are partitioned in hardware.
     pub(crate) accepts_partitioned: bool,
     /// Number of the quota among those of the pod.
@@ -30,13 +30,50 @@ pub(crate) struct Demand {
 }
 
 impl Demand {
+    /// The pod's rules on card ids for this ask, if it has any.
     #[inline]
-    pub(crate) fn need_of(&self, card: &Card) -> Need {
-        Need {
-            memory_mib: self.memory.on(card.memory_mib),
-            cores_percent: self.cores_percent,
-            mutex: self.mutex,
+    pub(crate) fn id_rules<'a>(&self, pod: &'a PodAsk) -> Option<&'a CardConstraint> {
+        self.id_constraint.map(|number| &pod.constraints[usize::from(number)].1)
+    }
+
+    fn need_of(&self, kind: &CardKind, ask: &Ask, family: &dyn Family, admitted: bool) -> KindNeed {
+        if kind.vendor != *ask.vendor() || !family.owns_model(&kind.model_lowercase) {
+            return KindNeed::default();
         }
+        let bit = |on: bool, check: Check| if on { check.bit() as u16 } else { 0 };
+        let mut need = KindNeed {
+            memory_mib: self.memory.on(kind.total.memory_mib),
+            cores_percent: self.cores_percent,
+            state_mask: bit(true, Check::Health)
+                | bit(true, Check::Cordon)
+                | bit(true, Check::Blocked)
+                | bit(true, Check::Slots)
+                | bit(self.mutex, Check::Mutex)
+                | bit(
+                    self.rules.whole_card_is_exclusive
+                        && kind.total.cores_percent == 100
+                        && self.cores_percent == 100,
+                    Check::Exclusive,
+                )
+                | bit(
+                    self.rules.zero_cores_need_free_cores && self.cores_percent == 0,
+                    Check::ComputeExhausted,
+                ),
+            failed: bit(!admitted, Check::Type) | bit(kind.mode == self.rules.partitioned_mode, Check::Mode),
+            candidate: true,
+            fits_empty: false,
+            model_is_vendor: *kind.model == *family.word(),
+        };
+        let empty = ScannedCard::new(0, kind.total, Amount::default(), Faults::default());
+        need.fits_empty = failed_checks(empty, &need, true) == 0;
+        need
+    }
+}
+
+impl KindNeed {
+    /// Cards of the kind are partitioned in hardware.
+    pub(crate) fn is_partitioned(&self) -> bool {
+        u32::from(self.failed) & Check::Mode.bit() != 0
     }
 }
 
@@ -65,7 +102,7 @@ pub(crate) enum Unwalkable {
 pub(crate) struct Demands {
     pub(crate) list: Vec<Demand>,
     pub(crate) quotas: Vec<PodQuota>,
-    verdicts: Vec<u16>,
+    needs: Vec<KindNeed>,
     kind_count: usize,
     pub(crate) unwalkable: Option<Unwalkable>,
 }
@@ -74,7 +111,7 @@ impl Demands {
     pub(crate) fn prepare(&mut self, pod: &PodAsk, kinds: &CardKinds, quotas: &Quotas) {
         self.list.clear();
         self.quotas.clear();
-        self.verdicts.clear();
+        self.needs.clear();
         self.kind_count = kinds.all().len();
         self.unwalkable = None;
         for (container_number, container) in pod.containers.iter().enumerate() {
@@ -84,8 +121,7 @@ impl Demands {
                     self.unwalkable.get_or_insert(Unwalkable::UnknownVendor { container });
                     continue;
                 };
-                let demand = self.demand(pod, (container_number, ask_number), family, kinds, quotas);
-                self.list.push(demand);
+                self.add(pod, (container_number, ask_number), family, kinds, quotas);
             }
         }
         if pod.card_policy.topology && !self.list.is_empty() {
@@ -93,64 +129,53 @@ impl Demands {
         }
     }
 
-    fn demand(
+    fn add(
         &mut self,
         pod: &PodAsk,
         (container_number, ask_number): (usize, usize),
         family: &dyn Family,
         kinds: &CardKinds,
         quotas: &Quotas,
-    ) -> Demand {
+    ) {
         let container = &pod.containers[container_number];
         let ask = &container.asks[ask_number];
         let rules = family.rules();
         let constraint_number = pod.constraints.iter().position(|(vendor, _)| **vendor == **ask.vendor());
         let constraint = constraint_number.map(|number| &pod.constraints[number].1);
-        let verdicts_from = self.verdicts.len() as u32;
-        self.verdicts.extend(kinds.all().iter().map(|kind| {
-            if kind.vendor != *ask.vendor() || !family.owns_model(&kind.model_lowercase) {
-                return 0;
-            }
-            let admitted = constraint.is_none_or(|rule| rule.admits_model(&kind.model_lowercase, &kind.mode));
-            verdict::CANDIDATE
-                | if admitted { 0 } else { verdict::TYPE_MISMATCH }
-                | if kind.mode == rules.partitioned_mode { verdict::MODE_UNAVAILABLE } else { 0 }
-                | if *kind.model == *family.word() { verdict::MODEL_IS_VENDOR } else { 0 }
-        }));
-        Demand {
+        let last = self.list.last();
+        let demand = Demand {
             container: container_number as u16,
             ask: ask_number as u16,
             kind: container.kind,
-            opens_container: self
-                .list
-                .last()
-                .is_none_or(|last| usize::from(last.container) != container_number),
+            opens_container: last.is_none_or(|last| usize::from(last.container) != container_number),
             count: ask.count,
             memory: family.memory_need(ask.memory_mib, ask.memory_percent),
             cores_percent: ask.cores_percent.min(rules.most_cores_percent),
             mutex: pod.card_policy.mutex,
             rules,
-            verdicts_from,
+            needs_from: self.needs.len() as u32,
             id_constraint: constraint_number
-                .filter(|number| pod.constraints[*number].1.names_ids())
+                .filter(|_| constraint.is_some_and(CardConstraint::names_ids))
                 .map(|number| number as u16),
             accepts_partitioned: constraint.is_none_or(|rule| rule.admits_mode(rules.partitioned_mode)),
-            quota: self.pod_quota(pod, (container_number, ask_number), quotas),
-        }
+            quota: self.pod_quota(pod, ask, quotas),
+        };
+        self.needs.extend(kinds.all().iter().map(|kind| {
+            let admitted = constraint.is_none_or(|rule| rule.admits_model(&kind.model_lowercase, &kind.mode));
+            demand.need_of(kind, ask, family, admitted)
+        }));
+        self.list.push(demand);
     }
 
     /// The number of the quota of an ask's vendor; asks of one vendor share it.
-    fn pod_quota(&mut self, pod: &PodAsk, ask_at: (usize, usize), quotas: &Quotas) -> u16 {
-        let vendor_of = |(container, ask): (usize, usize)| pod.containers[container].asks[ask].vendor();
-        let vendor = vendor_of(ask_at);
-        let same = self
-            .list
-            .iter()
-            .find(|demand| vendor_of((usize::from(demand.container), usize::from(demand.ask))) == vendor);
-        if let Some(demand) = same {
-            return demand.quota;
+    fn pod_quota(&mut self, pod: &PodAsk, ask: &Ask, quotas: &Quotas) -> u16 {
+        let vendor_of = |demand: &Demand| {
+            pod.containers[usize::from(demand.container)].asks[usize::from(demand.ask)].vendor()
+        };
+        if let Some(same) = self.list.iter().find(|demand| vendor_of(demand) == ask.vendor()) {
+            return same.quota;
         }
-        let quota = quotas.find(&pod.namespace, vendor).map(|place| quotas.get(place));
+        let quota = quotas.find(&pod.namespace, ask.vendor()).map(|place| quotas.get(place));
         self.quotas.push(quota.map_or_else(PodQuota::default, |quota| PodQuota {
             memory_limit: quota.memory_limit,
             cores_limit: quota.cores_limit,
@@ -162,25 +187,23 @@ impl Demands {
         (self.quotas.len() - 1) as u16
     }
 
-    /// Verdicts on every kind of card, for one ask.
+    /// What one ask needs of every kind of card.
     #[inline]
-    pub(crate) fn verdicts(&self, demand: &Demand) -> &[u16] {
-        let from = demand.verdicts_from as usize;
-        &self.verdicts[from..from + self.kind_count]
+    pub(crate) fn needs(&self, demand: &Demand) -> &[KindNeed] {
+        &self.needs[demand.needs_from as usize..][..self.kind_count]
     }
 
-    /// Whether no choice of cards can exceed the quota, given the memory of the largest card there is.
-    pub(crate) fn quota_cannot_bind(&self, largest_card_mib: i64) -> bool {
-        self.list.iter().all(|demand| {
-            let quota = &self.quotas[usize::from(demand.quota)];
-            let within = |limit: Option<i64>, used: i64, need: i64| {
-                limit.is_none_or(|limit| {
-                    i128::from(used) + i128::from(need) * i128::from(demand.count) <= i128::from(limit)
-                })
-            };
-            self.list.len() == 1
-                && within(quota.memory_limit, quota.used_memory_mib, demand.memory.on(largest_card_mib))
-                && within(quota.cores_limit, quota.used_cores_percent, demand.cores_percent)
-        })
+    /// Whether no choice of cards for the pod's only ask can exceed the quota.
+    pub(crate) fn quota_cannot_bind(&self) -> bool {
+        let [demand] = &self.list[..] else { return false };
+        let quota = &self.quotas[usize::from(demand.quota)];
+        let within = |limit: Option<i64>, used: i64, need: i64| {
+            limit.is_none_or(|limit| {
+                i128::from(used) + i128::from(need) * i128::from(demand.count) <= i128::from(limit)
+            })
+        };
+        let most_memory = self.needs(demand).iter().map(|need| need.memory_mib).max().unwrap_or(0);
+        within(quota.memory_limit, quota.used_memory_mib, most_memory)
+            && within(quota.cores_limit, quota.used_cores_percent, demand.cores_percent)
     }
 }

@@ -60,7 +60,7 @@ impl Cluster {
     /// Asks each candidate about a pod, nodes sorted by name, and leaves the state as it is.
     pub fn explain(&mut self, pod: &PodAsk, candidates: Candidates<'_>) -> Vec<NodeVerdict> {
         self.without_booking(&pod.uid, |cluster| {
-            cluster.search.prepare(pod, &cluster.kinds, &cluster.quotas, cluster.largest_card_mib);
+            cluster.search.prepare(pod, &cluster.kinds, &cluster.quotas);
             let mut names: Vec<String> = match candidates {
                 Candidates::All => cluster.nodes().into_iter().map(String::from).collect(),
                 Candidates::Named(names) => names.iter().map(|name| (*name).to_string()).collect(),
@@ -73,7 +73,7 @@ impl Cluster {
     }
 
     fn explain_node(&mut self, walk: &mut Walk, pod: &PodAsk, name: String) -> NodeVerdict {
-        let place = self.nodes.find(&name).filter(|place| self.nodes.slots[*place].registered);
+        let place = self.nodes.find(&name).filter(|place| self.nodes[*place].registered);
         let Some(place) = place else {
             return NodeVerdict {
                 node: name,
@@ -85,7 +85,7 @@ impl Cluster {
                 cards: Vec::new(),
             };
         };
-        let node = &self.nodes.slots[place];
+        let node = &self.nodes[place];
         let mut looks = Looks::default();
         let outcome = walk.fit(node, pod, &mut self.search.demands, Base::Present, &mut looks);
         let cards = looks
@@ -93,14 +93,14 @@ impl Cluster {
             .iter()
             .map(|look| {
                 let position = usize::from(look.position);
-                card_verdict(node.id_at(position), look, node.cards[position].total())
+                card_verdict(node.id_at(position), look, node.cards[position].total)
             })
             .collect();
         let fits = outcome.is_ok();
         NodeVerdict {
             fits,
-            never: !fits && self.search.never_fits(node, pod),
-            score: fits.then_some(node.score),
+            never: !fits && self.search.never_fits(&self.nodes, place, pod),
+            score: fits.then_some(self.nodes.scanned()[place as usize].score),
             container: outcome.err().map(|tally| pod.containers[usize::from(tally.container)].name.clone()),
             reason: outcome.err().map(|tally| tally.text()).unwrap_or_default(),
             cards,

@@ -1,6 +1,6 @@
 //! A second, slow computation of every kept sum, to compare with the kept one.
 
-use crate::card::{flag, Amount};
+use crate::card::{Amount, Card, ScannedCard};
 use crate::cluster::Cluster;
 use crate::node::{Node, UNREGISTERED};
 use crate::score::node_score;
@@ -9,8 +9,8 @@ impl Cluster {
     /// Every difference between a kept value and its recomputation from the bookings; empty when all is well.
     pub fn check_invariants(&self) -> Vec<String> {
         let mut faults = Vec::new();
-        for (place, node) in self.nodes.slots.items().iter().enumerate() {
-            self.check_node(place as u32, node, &mut faults);
+        for (place, node) in self.nodes.all() {
+            self.check_node(place, node, &mut faults);
         }
         self.check_bookings(&mut faults);
         self.check_quotas(&mut faults);
@@ -18,16 +18,17 @@ impl Cluster {
     }
 
     fn check_node(&self, place: u32, node: &Node, faults: &mut Vec<String>) {
+        let name = self.nodes.name(place);
         let exists = node.registered || !node.bookings.is_empty();
-        if exists != (self.nodes.find(&node.name) == Some(place)) {
-            faults.push(format!("node {}: its name does not lead to it", node.name));
+        if exists != (self.nodes.find(name) == Some(place)) {
+            faults.push(format!("node {name}: its name does not lead to it"));
         }
         let mut used = vec![Amount::default(); node.cards.len()];
         let mut blocks = vec![0; node.known.len()];
         for number in &node.bookings {
             let booking = &self.bookings.slots[*number];
             if booking.node != place {
-                faults.push(format!("pod {}: booked on another node than {}", booking.uid, node.name));
+                faults.push(format!("pod {}: booked on another node than {name}", booking.uid));
             }
             for held in &booking.held {
                 let position = node.known[held.card as usize].position;
@@ -42,43 +43,52 @@ impl Cluster {
         }
         for (position, card) in node.cards.iter().enumerate() {
             let id = node.id_at(position);
-            if card.used() != used[position] {
+            if card.used != used[position] {
                 faults.push(format!(
-                    "card {id} of {}: keeps {:?}, bookings give {:?}",
-                    node.name,
-                    card.used(),
-                    used[position]
+                    "card {id} of {name}: keeps {:?}, bookings give {:?}",
+                    card.used, used[position]
                 ));
             }
-            let known = &node.known[node.faces[position].known as usize];
+            let known = &node.known[card.known as usize];
             if usize::from(known.position) != position {
-                faults.push(format!("card {id} of {}: its id does not lead to it", node.name));
+                faults.push(format!("card {id} of {name}: its id does not lead to it"));
             }
-            if (card.flags & flag::BLOCKED != 0) != (known.blocks > 0) {
-                faults.push(format!("card {id} of {}: blocked by {} bookings", node.name, known.blocks));
+            if card.faults.blocked != (known.blocks > 0) {
+                faults.push(format!("card {id} of {name}: blocked by {} bookings", known.blocks));
             }
         }
         for (known, count) in node.known.iter().zip(blocks) {
             if known.blocks != count {
                 faults.push(format!(
-                    "card {} of {}: keeps {} blocks, bookings give {count}",
-                    known.id, node.name, known.blocks
+                    "card {} of {name}: keeps {} blocks, bookings give {count}",
+                    known.id, known.blocks
                 ));
             }
         }
         let used_sum = used.iter().fold(Amount::default(), |sum, amount| sum.plus(*amount));
-        let total_sum = node.cards.iter().fold(Amount::default(), |sum, card| sum.plus(card.total()));
+        let total_sum = node.cards.iter().fold(Amount::default(), |sum, card| sum.plus(card.total));
         if (node.used, node.total) != (used_sum, total_sum) {
-            faults.push(format!("node {}: its sums are not those of its cards", node.name));
+            faults.push(format!("node {name}: its sums are not those of its cards"));
         }
-        if node.score.to_bits() != node_score(used_sum, total_sum).to_bits() {
-            faults.push(format!("node {}: its score is not that of its sums", node.name));
+        let scanned = self.nodes.scanned()[place as usize];
+        if scanned.score.to_bits() != node_score(used_sum, total_sum).to_bits() {
+            faults.push(format!("node {name}: its score is not that of its sums"));
+        }
+        let rows = self.nodes.scanned_cards(scanned);
+        let same = |(row, card): (&ScannedCard, &Card)| {
+            *row == ScannedCard::new(card.kind, card.total, card.used, card.faults)
+        };
+        if scanned.registered != node.registered
+            || rows.len() != node.cards.len()
+            || !rows.iter().zip(&node.cards).all(same)
+        {
+            faults.push(format!("node {name}: scans read other than what is kept"));
         }
     }
 
     fn check_bookings(&self, faults: &mut Vec<String>) {
         let mut listed = 0;
-        for node in self.nodes.slots.items() {
+        for (_, node) in self.nodes.all() {
             for number in &node.bookings {
                 let booking = &self.bookings.slots[*number];
                 listed += 1;
@@ -101,10 +111,8 @@ impl Cluster {
         for (place, quota) in self.quotas.entries() {
             let charges = self
                 .nodes
-                .slots
-                .items()
-                .iter()
-                .flat_map(|node| &node.bookings)
+                .all()
+                .flat_map(|(_, node)| &node.bookings)
                 .flat_map(|number| &self.bookings.slots[*number].charges)
                 .filter(|charge| charge.quota == place);
             let (memory, cores) = charges.fold((0, 0), |(memory, cores), charge| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::ask::InvalidInput;
-use crate::card::{flag, Amount, Card, CardKinds, CardSpec};
+use crate::card::{Amount, Card, CardKinds, CardSpec, Faults, ScannedCard};
 use crate::names::{PlaceByKey, Slots};
 use crate::score::node_score;
 
@@ -20,43 +20,17 @@ pub(crate) struct KnownCard {
     pub(crate) blocks: u32,
 }
 
-/// What decisions seldom read of a registered card.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CardFace {
-    pub(crate) known: u32,
-    pub(crate) index: u32,
-}
-
 /// One node. It exists while it is registered or a booking names it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Node {
-    pub(crate) name: Arc<str>,
     pub(crate) registered: bool,
     /// In the order of the inventory.
     pub(crate) cards: Vec<Card>,
-    pub(crate) faces: Vec<CardFace>,
     pub(crate) known: Vec<KnownCard>,
     pub(crate) used: Amount,
     pub(crate) total: Amount,
-    pub(crate) score: f32,
     /// Places of the bookings on this node, in no order.
     pub(crate) bookings: Vec<u32>,
-}
-
-impl Default for Node {
-    fn default() -> Self {
-        Self {
-            name: "".into(),
-            registered: false,
-            cards: Vec::new(),
-            faces: Vec::new(),
-            known: Vec::new(),
-            used: Amount::default(),
-            total: Amount::default(),
-            score: 0.0,
-            bookings: Vec::new(),
-        }
-    }
 }
 
 impl Node {
@@ -69,12 +43,13 @@ impl Node {
         }) as u32
     }
 
-    pub(crate) fn position(&self, id: &str) -> Option<usize> {
-        self.faces.iter().position(|face| *self.known[face.known as usize].id == *id)
+    pub(crate) fn card_mut(&mut self, id: &str) -> Option<&mut Card> {
+        let known = &self.known;
+        self.cards.iter_mut().find(|card| *known[card.known as usize].id == *id)
     }
 
     pub(crate) fn id_at(&self, position: usize) -> &Arc<str> {
-        &self.known[self.faces[position].known as usize].id
+        &self.known[self.cards[position].known as usize].id
     }
 
     /// Books (or gives back) an amount of a known card. Unregistered cards keep no sums.
@@ -85,12 +60,8 @@ impl Node {
         }
         let card = &mut self.cards[usize::from(position)];
         let apply = |sum: Amount| if adds { sum.plus(amount) } else { sum.minus(amount) };
-        card.set_used(apply(card.used()));
+        card.used = apply(card.used);
         self.used = apply(self.used);
-    }
-
-    pub(crate) fn rescore(&mut self) {
-        self.score = node_score(self.used, self.total);
     }
 
     pub(crate) fn shift_blocks(&mut self, known: u32, adds: bool) {
@@ -98,7 +69,7 @@ impl Node {
         card.blocks = if adds { card.blocks + 1 } else { card.blocks - 1 };
         let blocked = card.blocks > 0;
         if card.position != UNREGISTERED {
-            self.cards[usize::from(card.position)].set_flag(flag::BLOCKED, blocked);
+            self.cards[usize::from(card.position)].faults.blocked = blocked;
         }
     }
 
@@ -106,19 +77,11 @@ impl Node {
     pub(crate) fn is_registered_as(&self, specs: &[CardSpec], kinds: &CardKinds) -> bool {
         self.registered
             && self.cards.len() == specs.len()
-            && specs.iter().enumerate().all(|(position, spec)| {
-                let card = &self.cards[position];
-                let kind = kinds.get(card.kind);
+            && specs.iter().zip(&self.cards).enumerate().all(|(position, (spec, card))| {
                 **self.id_at(position) == *spec.id
-                    && *kind.vendor == *spec.vendor
-                    && *kind.model == *spec.model
-                    && kind.mode == spec.mode
-                    && self.faces[position].index == spec.index
-                    && card.memory_mib == spec.memory_mib
-                    && card.cores_percent == spec.cores_percent
-                    && card.slots == spec.slots
-                    && card.numa == spec.numa
-                    && card.flags & (flag::UNHEALTHY | flag::CORDONED) == spec_flags(spec)
+                    && kinds.get(card.kind).is_of(spec)
+                    && (card.index, card.numa) == (spec.index, spec.numa)
+                    && (card.faults.unhealthy, card.faults.cordoned) == (!spec.healthy, spec.cordoned)
             })
     }
 
@@ -129,20 +92,16 @@ impl Node {
         for (spec, kind) in specs.iter().zip(kinds) {
             let known = self.know(&spec.id);
             self.known[known as usize].position = self.cards.len() as u16;
-            self.faces.push(CardFace { known, index: spec.index });
-            let card = Card {
-                memory_mib: spec.memory_mib,
-                used_memory_mib: 0,
-                used_cores_percent: 0,
-                cores_percent: spec.cores_percent,
-                slots: spec.slots,
-                used_slots: 0,
+            self.total = self.total.plus(spec.total());
+            self.cards.push(Card {
+                total: spec.total(),
+                used: Amount::default(),
+                known,
+                index: spec.index,
                 numa: spec.numa,
                 kind: *kind,
-                flags: spec_flags(spec),
-            };
-            self.total = self.total.plus(card.total());
-            self.cards.push(card);
+                faults: Faults { unhealthy: !spec.healthy, cordoned: spec.cordoned, blocked: false },
+            });
         }
     }
 
@@ -150,41 +109,67 @@ impl Node {
     pub(crate) fn unregister(&mut self) {
         self.registered = false;
         self.cards.clear();
-        self.faces.clear();
         self.known.clear();
         self.used = Amount::default();
         self.total = Amount::default();
-        self.score = 0.0;
     }
 }
 
-fn spec_flags(spec: &CardSpec) -> u8 {
-    (if spec.healthy { 0 } else { flag::UNHEALTHY }) | (if spec.cordoned { flag::CORDONED } else { 0 })
+/// What the scan over all nodes reads of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct ScannedNode {
+    pub(crate) score: f32,
+    first_card: u32,
+    card_count: u16,
+    pub(crate) registered: bool,
 }
 
 /// All nodes. A node keeps its place while it exists.
+///
+/// What a scan reads lies apart from the rest, in arrays without gaps of their own: a scan over thousands of nodes is
+/// bound by memory, not by arithmetic.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Nodes {
-    pub(crate) slots: Slots<Node>,
+    slots: Slots<Node>,
     places: PlaceByKey,
     /// Names by place, shared with the decisions that speak of them.
     names: Arc<Vec<Arc<str>>>,
+    scanned: Vec<ScannedNode>,
+    cards: Vec<ScannedCard>,
+    /// Rows of `cards` that no node uses.
+    unused_cards: usize,
+    /// Changes whenever a name comes to mean another place.
+    pub(crate) generation: u64,
+}
+
+impl std::ops::Index<u32> for Nodes {
+    type Output = Node;
+
+    fn index(&self, place: u32) -> &Node {
+        &self.slots[place]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Nodes {
+    fn index_mut(&mut self, place: u32) -> &mut Node {
+        &mut self.slots[place]
+    }
 }
 
 impl Nodes {
     pub(crate) fn find(&self, name: &str) -> Option<u32> {
-        self.places.find(name, |place| &self.slots[place].name)
+        self.places.find(name, |place| &*self.names[place as usize])
     }
 
     pub(crate) fn find_or_add(&mut self, name: &str) -> u32 {
         self.find(name).unwrap_or_else(|| {
             let place = self.slots.take();
-            let shared: Arc<str> = name.into();
-            self.slots[place].name = shared.clone();
-            self.places.insert(place, |place| &*self.slots[place].name);
             let names = Arc::make_mut(&mut self.names);
-            names.resize(names.len().max(place as usize + 1), shared.clone());
-            names[place as usize] = shared;
+            names.resize(names.len().max(place as usize + 1), "".into());
+            names[place as usize] = name.into();
+            self.scanned.resize(names.len(), ScannedNode::default());
+            self.places.insert(place, |place| &*self.names[place as usize]);
+            self.generation += 1;
             place
         })
     }
@@ -195,18 +180,71 @@ impl Nodes {
         if node.registered || !node.bookings.is_empty() {
             return;
         }
-        self.places.remove(place, |place| &*self.slots[place].name);
+        self.places.remove(place, |place| &*self.names[place as usize]);
         self.slots[place] = Node::default();
         self.slots.give_back(place);
+        self.generation += 1;
+    }
+
+    /// Brings what scans read of a node up to date. Call it after every change of the node.
+    pub(crate) fn refresh(&mut self, place: u32) {
+        let node = &self.slots[place];
+        let scanned = &mut self.scanned[place as usize];
+        if usize::from(scanned.card_count) != node.cards.len() {
+            self.unused_cards += usize::from(scanned.card_count);
+            scanned.first_card = self.cards.len() as u32;
+            scanned.card_count = node.cards.len() as u16;
+            let empty = ScannedCard::new(0, Amount::default(), Amount::default(), Faults::default());
+            self.cards.resize(self.cards.len() + node.cards.len(), empty);
+        }
+        scanned.registered = node.registered;
+        scanned.score = node_score(node.used, node.total);
+        let rows = &mut self.cards[scanned.first_card as usize..][..node.cards.len()];
+        for (row, card) in rows.iter_mut().zip(&node.cards) {
+            *row = ScannedCard::new(card.kind, card.total, card.used, card.faults);
+        }
+        if self.unused_cards > self.cards.len() / 2 {
+            self.close_gaps();
+        }
+    }
+
+    fn close_gaps(&mut self) {
+        let mut cards = Vec::with_capacity(self.cards.len() - self.unused_cards);
+        for scanned in &mut self.scanned {
+            let from = scanned.first_card as usize;
+            scanned.first_card = cards.len() as u32;
+            cards.extend_from_slice(&self.cards[from..from + usize::from(scanned.card_count)]);
+        }
+        self.cards = cards;
+        self.unused_cards = 0;
+    }
+
+    pub(crate) fn scanned(&self) -> &[ScannedNode] {
+        &self.scanned
+    }
+
+    #[inline]
+    pub(crate) fn scanned_cards(&self, node: ScannedNode) -> &[ScannedCard] {
+        &self.cards[node.first_card as usize..][..usize::from(node.card_count)]
     }
 
     pub(crate) fn names(&self) -> &Arc<Vec<Arc<str>>> {
         &self.names
     }
+
+    pub(crate) fn name(&self, place: u32) -> &str {
+        &self.names[place as usize]
+    }
+
+    /// Every place, also those of nodes that are no more, with its node.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, &Node)> {
+        self.slots.items().iter().enumerate().map(|(place, node)| (place as u32, node))
+    }
 }
 
 /// Refuses an inventory that names a card twice or holds a quantity beyond the engine's range.
 pub(crate) fn validate_inventory(node: &str, specs: &[CardSpec]) -> Result<(), InvalidInput> {
+    crate::ask::in_range("number of cards", specs.len() as i64, 0, i64::from(UNREGISTERED) - 1)?;
     for (position, spec) in specs.iter().enumerate() {
         spec.validate()?;
         if specs[..position].iter().any(|earlier| earlier.id == spec.id) {

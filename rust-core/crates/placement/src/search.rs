@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::ask::PodAsk;
 use crate::card::CardKinds;
-use crate::count::count_fitting;
+use crate::count::{count_fitting, counts_when_empty};
 use crate::decision::{Decision, PlacedShare};
 use crate::demand::{Demand, Demands};
-use crate::node::{Node, Nodes};
+use crate::node::Nodes;
 use crate::quota::Quotas;
 use crate::tally::Tally;
 use crate::walk::{Base, Nobody, Taken, Walk};
@@ -30,12 +30,11 @@ pub(crate) struct Search {
     pub(crate) demands: Demands,
     pub(crate) walk: Walk,
     /// The last decision; its buffers are used again once its readers are gone.
-    decision: Arc<Decision>,
-    /// Places of the last list of names: the next list is most often the same.
-    guesses: Vec<u32>,
+    decision: Option<Arc<Decision>>,
+    known_names: KnownNames,
     /// By place: number of the last search that asked the node.
-    asked: Vec<u64>,
-    searches: u64,
+    asked: Vec<u32>,
+    searches: u32,
     counts: bool,
     counts_empty: bool,
 }
@@ -49,42 +48,46 @@ impl Clone for Search {
 
 impl Search {
     /// Reads the pod's asks.
-    pub(crate) fn prepare(
-        &mut self,
-        pod: &PodAsk,
-        kinds: &CardKinds,
-        quotas: &Quotas,
-        largest_card_mib: i64,
-    ) {
+    pub(crate) fn prepare(&mut self, pod: &PodAsk, kinds: &CardKinds, quotas: &Quotas) {
         self.demands.prepare(pod, kinds, quotas);
         self.counts_empty =
             self.demands.list.len() == 1 && !pod.numa_bind && self.demands.unwalkable.is_none();
-        self.counts = self.counts_empty && self.demands.quota_cannot_bind(largest_card_mib);
+        self.counts = self.counts_empty && self.demands.quota_cannot_bind();
     }
 
     /// Before names change: a kept decision must not hold the old ones.
     pub(crate) fn forget_names(&mut self) {
-        if let Some(decision) = Arc::get_mut(&mut self.decision) {
+        if let Some(decision) = self.decision.as_mut().and_then(Arc::get_mut) {
             decision.forget();
         }
     }
 
-    /// Whether the prepared pod fits on the node.
-    fn fits(&mut self, node: &Node, pod: &PodAsk) -> Result<(), Tally> {
-        if self.counts {
-            let demand = &self.demands.list[0];
-            return count_fitting::<false>(node, pod, demand, self.demands.verdicts(demand));
+    /// Whether the prepared pod fits on a node.
+    fn fits(&mut self, nodes: &Nodes, place: u32, pod: &PodAsk) -> Result<(), Tally> {
+        if !self.counts {
+            return self.walk.fit(&nodes[place], pod, &mut self.demands, Base::Present, &mut Nobody);
         }
-        self.walk.fit(node, pod, &mut self.demands, Base::Present, &mut Nobody)
+        let demand = &self.demands.list[0];
+        let needs = self.demands.needs(demand);
+        let cards = nodes.scanned_cards(nodes.scanned()[place as usize]);
+        match demand.id_rules(pod) {
+            None => count_fitting(cards, demand, needs, |_| true),
+            Some(rules) => {
+                let node = &nodes[place];
+                count_fitting(cards, demand, needs, |position| rules.admits_id(node.id_at(position)))
+            }
+        }
     }
 
-    /// Whether the prepared pod would not fit on the node were it empty, healthy and uncordoned.
-    pub(crate) fn never_fits(&mut self, node: &Node, pod: &PodAsk) -> bool {
-        if self.counts_empty {
-            let demand = &self.demands.list[0];
-            return count_fitting::<true>(node, pod, demand, self.demands.verdicts(demand)).is_err();
+    /// Whether the prepared pod would not fit on a node were it empty, healthy and uncordoned.
+    pub(crate) fn never_fits(&mut self, nodes: &Nodes, place: u32, pod: &PodAsk) -> bool {
+        let node = &nodes[place];
+        if !self.counts_empty {
+            return self.walk.fit(node, pod, &mut self.demands, Base::Empty, &mut Nobody).is_err();
         }
-        self.walk.fit(node, pod, &mut self.demands, Base::Empty, &mut Nobody).is_err()
+        let demand = &self.demands.list[0];
+        let cards = nodes.scanned_cards(nodes.scanned()[place as usize]);
+        !counts_when_empty(cards, node, demand, self.demands.needs(demand), demand.id_rules(pod))
     }
 
     /// Asks every candidate about the prepared pod.
@@ -94,73 +97,74 @@ impl Search {
         pod: &PodAsk,
         candidates: Candidates<'_>,
     ) -> Arc<Decision> {
-        let mut shared = std::mem::take(&mut self.decision);
+        let mut shared = self.decision.take().unwrap_or_default();
         if Arc::get_mut(&mut shared).is_none() {
             shared = Arc::default();
         }
         if let Some(decision) = Arc::get_mut(&mut shared) {
             self.fill(decision, nodes, pod, candidates);
         }
-        self.decision = shared.clone();
+        self.decision = Some(shared.clone());
         shared
     }
 
     fn fill(&mut self, decision: &mut Decision, nodes: &Nodes, pod: &PodAsk, candidates: Candidates<'_>) {
         decision.begin(nodes.names());
-        self.searches += 1;
-        self.asked.resize(nodes.slots.items().len(), 0);
+        self.begin_search(nodes.scanned().len());
         match candidates {
             Candidates::All => {
-                for (place, node) in nodes.slots.items().iter().enumerate() {
-                    if node.registered {
-                        self.ask(decision, place as u32, node, pod);
-                    }
+                for place in 0..nodes.scanned().len() as u32 {
+                    self.ask(decision, nodes, place, pod);
                 }
             }
             Candidates::Named(names) => {
-                self.guesses.resize(self.guesses.len().max(names.len()), NO_PLACE);
+                self.known_names.begin(nodes.generation);
                 for (number, name) in names.iter().enumerate() {
-                    let place = self.place_of(nodes, number, name);
-                    match nodes.slots.items().get(place as usize) {
-                        Some(node) if node.registered => self.ask(decision, place, node, pod),
-                        _ => decision.add_unregistered(name),
+                    let place = self.known_names.place_of(number, name, nodes);
+                    if place == NO_PLACE || !self.ask(decision, nodes, place, pod) {
+                        decision.add_unregistered(name);
                     }
                 }
             }
         }
         decision.end();
         if let Some(place) = decision.winner() {
-            self.take(decision, &nodes.slots[place], pod);
+            self.take(decision, nodes, place, pod);
         } else {
-            decision.judge_never(|place| self.never_fits(&nodes.slots[place], pod));
+            decision.judge_never(|place| self.never_fits(nodes, place, pod));
         }
     }
 
-    fn place_of(&mut self, nodes: &Nodes, number: usize, name: &str) -> u32 {
-        let guess = self.guesses[number];
-        if nodes.slots.items().get(guess as usize).is_some_and(|node| node.registered && *node.name == *name)
-        {
-            return guess;
+    fn begin_search(&mut self, places: usize) {
+        self.searches = self.searches.wrapping_add(1);
+        if self.searches == 0 {
+            self.asked.clear();
+            self.searches = 1;
         }
-        let place = nodes.find(name).unwrap_or(NO_PLACE);
-        self.guesses[number] = place;
-        place
+        self.asked.resize(places, 0);
     }
 
-    fn ask(&mut self, decision: &mut Decision, place: u32, node: &Node, pod: &PodAsk) {
+    /// False when the node is not registered.
+    #[inline]
+    fn ask(&mut self, decision: &mut Decision, nodes: &Nodes, place: u32, pod: &PodAsk) -> bool {
+        let node = nodes.scanned()[place as usize];
+        if !node.registered {
+            return false;
+        }
         let asked = &mut self.asked[place as usize];
-        if *asked == self.searches {
-            return;
+        if *asked != self.searches {
+            *asked = self.searches;
+            match self.fits(nodes, place, pod) {
+                Ok(()) => decision.add_fitting(place, node.score, pod.node_policy),
+                Err(tally) => decision.add_failing(place, tally),
+            }
         }
-        *asked = self.searches;
-        match self.fits(node, pod) {
-            Ok(()) => decision.add_fitting(place, node.score, pod.node_policy),
-            Err(tally) => decision.add_failing(place, tally),
-        }
+        true
     }
 
     /// Walks the winner once more for its cards.
-    fn take(&mut self, decision: &mut Decision, node: &Node, pod: &PodAsk) {
+    fn take(&mut self, decision: &mut Decision, nodes: &Nodes, place: u32, pod: &PodAsk) {
+        let node = &nodes[place];
         let fits = self.walk.fit(node, pod, &mut self.demands, Base::Present, &mut Nobody);
         debug_assert!(fits.is_ok(), "count and walk disagree: {fits:?}");
         for (demand, taken) in self.taken() {
@@ -178,5 +182,60 @@ impl Search {
     /// The cards of the last walk, each with the demand it serves.
     pub(crate) fn taken(&self) -> impl Iterator<Item = (&Demand, &Taken)> {
         self.walk.taken.iter().map(|taken| (&self.demands.list[usize::from(taken.demand)], taken))
+    }
+}
+
+/// The places of the last list of names. The next list is most often the same, and comparing is cheaper than looking
+/// up.
+#[derive(Default)]
+struct KnownNames {
+    /// The names one behind the other.
+    text: String,
+    ends: Vec<u32>,
+    places: Vec<u32>,
+    generation: u64,
+    /// How many names of the present list were those of the last one.
+    same: usize,
+}
+
+impl KnownNames {
+    fn begin(&mut self, generation: u64) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.keep(0);
+        }
+        self.same = 0;
+    }
+
+    fn start(&self, number: usize) -> usize {
+        if number == 0 {
+            0
+        } else {
+            self.ends[number - 1] as usize
+        }
+    }
+
+    fn keep(&mut self, count: usize) {
+        self.text.truncate(self.start(count));
+        self.ends.truncate(count);
+        self.places.truncate(count);
+    }
+
+    /// The place of name `number` of the list; names are asked for in order.
+    #[inline]
+    fn place_of(&mut self, number: usize, name: &str, nodes: &Nodes) -> u32 {
+        if self.same == number && number < self.ends.len() {
+            if self.text.as_bytes()[self.start(number)..self.ends[number] as usize] == *name.as_bytes() {
+                self.same += 1;
+                return self.places[number];
+            }
+            self.keep(number);
+        }
+        let place = nodes.find(name).unwrap_or(NO_PLACE);
+        self.text.push_str(name);
+        self.ends.push(self.text.len() as u32);
+        self.places.push(place);
+        self.same += usize::from(self.same == number);
+        place
     }
 }

@@ -1,8 +1,8 @@
 //! The walk over the cards of one node: container by container, ask by ask, from the preferred card on.
 
 use crate::ask::{ContainerKind, PodAsk};
-use crate::card::{Amount, Card};
-use crate::check::{failed_checks, verdict, Check, BEFORE_NUMA, BEFORE_QUOTA};
+use crate::card::{Amount, Card, Faults, ScannedCard};
+use crate::check::{failed_checks, Check, BEFORE_NUMA, BEFORE_QUOTA};
 use crate::demand::{Demand, Demands, PodQuota, Unwalkable};
 use crate::node::Node;
 use crate::policy::CardRank;
@@ -21,10 +21,10 @@ pub(crate) enum Base {
 }
 
 impl Base {
-    fn of(self, card: &Card) -> (Amount, u8) {
+    fn of(self, card: &Card) -> (Amount, Faults) {
         match self {
-            Self::Present => (card.used(), card.flags),
-            Self::Empty => (Amount::default(), 0),
+            Self::Present => (card.used, card.faults),
+            Self::Empty => (Amount::default(), Faults::default()),
         }
     }
 }
@@ -148,21 +148,20 @@ impl Walk {
             let used = base.of(card).0.plus(self.pod_use[position].seen_by(kind));
             let mut scored = used;
             for demand in demands.list[opening..].iter().take_while(|demand| demand.container == container) {
-                let kind_verdict = demands.verdicts(demand)[usize::from(card.kind)];
-                if kind_verdict & verdict::MODEL_IS_VENDOR != 0 {
+                if demands.needs(demand)[usize::from(card.kind)].model_is_vendor {
                     let ask = &pod.containers[usize::from(container)].asks[usize::from(demand.ask)];
                     let memory_mib = match ask.memory_percent {
-                        Some(percent) if percent != 0 => card.memory_mib * percent / 100,
+                        Some(percent) if percent != 0 => card.total.memory_mib * percent / 100,
                         _ => ask.memory_mib,
                     };
                     scored = scored.plus(Amount::new(memory_mib, ask.cores_percent, 1));
                 }
             }
             self.ranks.push(CardRank {
-                score: card_score(scored, card.total(), pod.weights),
+                score: card_score(scored, card.total, pod.weights),
                 numa: card.numa,
                 used_slots: used.slots,
-                index: node.faces[position].index,
+                index: card.index,
                 place: 0,
             });
         }
@@ -188,15 +187,15 @@ impl Walk {
         base: Base,
         witness: &mut impl Witness,
     ) -> Result<(), Tally> {
-        let verdicts = demands.verdicts(demand);
-        let id_constraint = demand.id_constraint.map(|number| &pod.constraints[usize::from(number)].1);
+        let needs = demands.needs(demand);
+        let id_rules = demand.id_rules(pod);
         let quota = demands.quotas[usize::from(demand.quota)];
         let mut tally = Tally { container: demand.container, ..Tally::EMPTY };
         let mut partitioned = false;
         for card in &node.cards {
-            let kind_verdict = verdicts[usize::from(card.kind)];
-            tally.cards += u16::from(kind_verdict & verdict::CANDIDATE != 0);
-            partitioned |= kind_verdict & verdict::MODE_UNAVAILABLE != 0;
+            let need = &needs[usize::from(card.kind)];
+            tally.cards += u16::from(need.candidate);
+            partitioned |= need.is_partitioned();
         }
         if demand.count > u32::from(tally.cards) && !(demand.accepts_partitioned && partitioned) {
             return Err(Tally::bare(Reason::NodeInsufficientDevice, demand.container));
@@ -207,17 +206,16 @@ impl Walk {
         let mut numa_before = None;
         for &position in self.order.iter().rev() {
             let card = &node.cards[usize::from(position)];
-            let kind_verdict = verdicts[usize::from(card.kind)];
-            if kind_verdict & verdict::CANDIDATE == 0 {
+            let need = &needs[usize::from(card.kind)];
+            if !need.candidate {
                 continue;
             }
-            let admits_id =
-                id_constraint.is_none_or(|rule| rule.admits_id(node.id_at(usize::from(position))));
+            let admits_id = id_rules.is_none_or(|rules| rules.admits_id(node.id_at(usize::from(position))));
             let pod_use = self.pod_use[usize::from(position)];
-            let (booked, flags) = base.of(card);
+            let (booked, faults) = base.of(card);
             let used = booked.plus(pod_use.seen_by(demand.kind));
-            let need = demand.need_of(card);
-            let mut failed = failed_checks(card, used, flags, kind_verdict, admits_id, need, demand.rules);
+            let seen = ScannedCard::new(card.kind, card.total, used, faults);
+            let mut failed = failed_checks(seen, need, admits_id);
             if pod.numa_bind && failed & BEFORE_NUMA == 0 && numa_before != Some(card.numa) {
                 tally.numa_not_fit += self.collected.len() as u16;
                 self.collected.clear();
