@@ -1,0 +1,116 @@
+"""Filter calls over a pod store in memory, with what `--annotate-at=filter` would write."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from hami_model import device_config, kube
+from hami_model.ids import AllocationId
+from hami_model.requests import Policies
+from hami_scheduler.core.filter import filter_pod
+from hami_scheduler.core.ledger import Ledger
+from vectors import Row
+
+NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
+"""A minute after the time that the running pods of the vectors carry."""
+ALLOCATION = AllocationId("00000000-0000-7000-8000-000000000000")
+
+
+def answer(row: Row) -> dict[str, Any]:
+    ledger = _ledger(row)
+    _deliver_objects(ledger, row)
+    _register_nodes(ledger, row)
+    pod = msgspec.convert(row["pod"], kube.Pod)
+    found = filter_pod(ledger, pod, row["node_names"], allocation_id=ALLOCATION, now=NOW)
+    return {
+        "node": found.reservation.node if found.reservation is not None else None,
+        "node_names": found.node_names,
+        "annotations": _changed(found.annotations, pod.annotations),
+        "labels": _changed(found.labels, pod.labels),
+        "failed_nodes": {**found.failed_nodes, **found.unresolvable_nodes},
+        "error": found.error,
+        "scores": found.scores,
+        "booked": {
+            card_id: {"mem": memory, "cores": cores, "slots": slots}
+            for card_id, (memory, cores, slots) in ledger.cluster.booked(pod.uid).items()
+        },
+    }
+
+
+def _changed(written: dict[str, str], before: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in written.items() if before.get(key) != value}
+
+
+def _ledger(row: Row) -> Ledger:
+    config = row["config"]
+    text = config.get("device_config_yaml")
+    selector = config.get("node_label_selector")
+    if isinstance(selector, str):
+        selector = dict(part.split("=", 1) for part in selector.split(",") if part)
+    return Ledger(
+        device_config.default_config() if text is None else device_config.parse(text),
+        Policies(node=config["node_policy"], card=config["gpu_policy"]),
+        node_selector=selector,
+    )
+
+
+def _deliver_objects(ledger: Ledger, row: Row) -> None:
+    for quota in row["quotas"]:
+        ledger.upsert_quota(msgspec.convert(quota, kube.ResourceQuota))
+    for pod in row["scheduled"]:
+        ledger.upsert_pod(msgspec.convert(pod, kube.Pod), NOW)
+    ledger.adopting = False
+    for event in row.get("events", []):
+        kind, changed = event["type"].split("_")
+        if kind == "pod":
+            pod = msgspec.convert(event["object"], kube.Pod)
+            if changed == "delete":
+                ledger.remove_pod(pod.uid)
+            else:
+                ledger.upsert_pod(pod, NOW)
+        elif kind == "quota":
+            for gone in [event["object"]] if changed == "delete" else [event["old"]] if changed == "update" else []:
+                ledger.remove_quota(gone["metadata"]["namespace"], gone["metadata"]["name"])
+            if changed != "delete":
+                ledger.upsert_quota(msgspec.convert(event["object"], kube.ResourceQuota))
+
+
+def _register_nodes(ledger: Ledger, row: Row) -> None:
+    """Register passes, then node events with one more pass each. The leader stamps handshakes as passes ask for it."""
+    nodes = {node["name"]: node for node in row["nodes"]}
+    for _ in range(row["config"].get("register_passes", 1)):
+        _pass(ledger, nodes)
+    for event in row.get("events", []):
+        if not event["type"].startswith("node"):
+            continue
+        name = event["object"]["name"]
+        if event["type"] == "node_delete":
+            nodes.pop(name, None)
+            ledger.remove_node(name)
+            _pass(ledger, nodes)
+        else:
+            key = "hami.io/node-handshake"
+            stamp = (nodes.get(name, {}).get("annotations") or {}).get(key)
+            updated = event["object"]
+            if stamp is not None:
+                updated = {**updated, "annotations": {key: stamp, **(updated.get("annotations") or {})}}
+            nodes[name] = updated
+            _pass(ledger, nodes)
+
+
+def _pass(ledger: Ledger, nodes: dict[str, dict[str, Any]]) -> None:
+    for name, node in nodes.items():
+        change = ledger.upsert_node(_node(node), NOW)
+        if change.stamps:
+            nodes[name] = {**node, "annotations": {**(node.get("annotations") or {}), **change.stamps}}
+
+
+def _node(node: dict[str, Any]) -> kube.Node:
+    return kube.Node(
+        metadata=kube.Metadata(
+            name=node["name"], labels=node.get("labels") or {}, annotations=node.get("annotations") or {}
+        ),
+        status=kube.NodeStatus(allocatable=node.get("allocatable") or {}),
+    )

@@ -1,0 +1,133 @@
+"""Compares answers with vectors and prints a table."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from compare_filter import compare_filter
+from decisions import deferral, suspicion
+from pod_objects import normalised
+from vectors import Group, Row, rows
+
+MUST_RUN = frozenset(
+    {
+        "single", "multigpu", "exhaust", "health", "exclusive", "select", "multictr", "init", "quota", "hetero",
+        "badnode", "badpod", "lifecycle", "nogpu", "register", "sequence", "devconfig", "wire", "webhook",
+    }
+)  # fmt: skip
+"""Groups that fail the run when nothing answered them."""
+
+PASSED = "passed"
+SOFT = "soft"
+Compare = Callable[[dict[str, Any], dict[str, Any], Row], str]
+"""Expected, got, row -> PASSED, SOFT, or what differs."""
+
+
+class Outcome(NamedTuple):
+    """What became of one group."""
+
+    counts: Counter[str]
+    reasons: Counter[str]
+    """Of suspect and deferred vectors."""
+    failures: dict[str, str]
+    """By id: what differs."""
+
+
+def compare_all(found: list[Group], out: Path) -> int:
+    print(f"{'group':24}{'passed':>8}{'failed':>8}{'soft':>6}{'suspect':>9}{'deferred':>10}{'unchecked':>11}")
+    failed = False
+    reasons: Counter[str] = Counter()
+    for group in found:
+        answers_file = out / f"{group.label}.jsonl"
+        answers = {row["id"]: row["got"] for row in rows(answers_file)} if answers_file.exists() else None
+        outcome = compare_group(group, answers)
+        reasons += outcome.reasons
+        counts = outcome.counts
+        absent = "" if answers is not None or not counts["absent"] else f"  absent: {counts['absent']} not answered"
+        print(
+            f"{group.label:24}{counts['passed']:8}{counts['failed']:8}{counts['soft']:6}{counts['suspect']:9}"
+            f"{counts['deferred']:10}{counts['unchecked']:11}{absent}"
+        )
+        for row_id, difference in outcome.failures.items():
+            print(f"    {row_id}: {difference}")
+        failed = failed or bool(outcome.failures) or (bool(absent) and group.label in MUST_RUN)
+    for reason, count in sorted(reasons.items()):
+        print(f"{reason}: {count}")
+    return 1 if failed else 0
+
+
+def compare_group(group: Group, answers: dict[str, Any] | None) -> Outcome:
+    outcome = Outcome(Counter(), Counter(), {})
+    for row in rows(group.file):
+        for kind, detail in _judge(group, row, answers):
+            outcome.counts[kind] += 1
+            if kind in ("suspect", "deferred"):
+                outcome.reasons[f"{kind}: {detail}"] += 1
+            elif kind == "failed":
+                outcome.failures[row["id"]] = detail
+    return outcome
+
+
+def _judge(group: Group, row: Row, answers: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    waits_for = deferral(row)
+    if waits_for is not None:
+        yield "deferred", waits_for
+    elif answers is None:
+        yield "absent", ""
+    elif row["id"] not in answers:
+        yield "failed", "no answer"
+    elif isinstance(answers[row["id"]], dict) and "crash" in answers[row["id"]]:
+        yield "failed", answers[row["id"]]["crash"]
+    elif "expect" not in row:
+        yield "unchecked", ""
+    else:
+        yield _compared(group, row, answers[row["id"]])
+
+
+def _compared(group: Group, row: Row, got: dict[str, Any]) -> tuple[str, str]:
+    tagged = [tag for tag in row.get("tags", []) if tag.startswith("suspect:")]
+    if tagged or "suspect" in row.get("tags", []):
+        return "suspect", ", ".join(tagged) or "suspect"
+    difference = comparison(group.name)(row["expect"], got, row)
+    if difference in (PASSED, SOFT):
+        return difference, ""
+    decided = suspicion(group.name, row)
+    if decided is not None:
+        return "suspect", f"our decision: {decided}"
+    return "failed", difference
+
+
+def comparison(group: str) -> Compare:
+    return {"wire": compare_wire, "webhook": compare_webhook}.get(group, compare_filter)
+
+
+def compare_wire(expect: dict[str, Any], got: dict[str, Any], row: Row) -> str:
+    if "steps" in expect:
+        return PASSED if expect == got else f"steps {got['steps']} instead of {expect['steps']}"
+    if expect["ok"] != got["ok"]:
+        return f"{row['op']}: ok={got['ok']} ({got['error'] or got['value']}) instead of {expect['ok']}"
+    if expect["ok"] and expect["value"] != got["value"]:
+        return f"{row['op']}: {got['value']} instead of {expect['value']}"
+    return PASSED
+
+
+def compare_webhook(expect: dict[str, Any], got: dict[str, Any], _row: Row) -> str:
+    names = ["allowed", "code"]
+    if expect["allowed"]:
+        names += ["message", "reason", "uid", "api_version", "http_status"]
+    for name in names:
+        if expect[name] != got[name]:
+            return f"{name}: {got[name]!r} instead of {expect[name]!r} ({got['message']})"
+    if expect["allowed"] and normalised(expect["pod"]) != normalised(got["pod"]):
+        return f"pod: {normalised(got['pod'])} instead of {normalised(expect['pod'])}"
+    return PASSED
+
+
+if __name__ == "__main__":
+    from vectors import groups
+
+    sys.exit(compare_all(groups(Path(sys.argv[1])), Path(sys.argv[2])))

@@ -1,0 +1,275 @@
+"""Where vectors are not compared, decided by what is asked, never by lists of ids.
+
+`deferral`: the vector needs something that another part of the project will bring. `suspicion`: we decided to answer
+otherwise than HAMi. Each name has a line in docs/compatibility.md, and each suspicion a test of what we do instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+from hami_model import quantity
+from vectors import Row
+
+SUSPICIONS = (
+    "unit",
+    "share-without-count",
+    "sidecar",
+    "foreign-entry",
+    "contradictory-register",
+    "malformed-pair-score",
+    "live-cordon",
+    "several-quotas",
+    "quota-with-init",
+)
+"""Every kind of our own decisions, as documented."""
+DEFERRALS = ("another accelerator family", "simulation", "MIG", "topology-aware policy")
+
+
+# ---- deferral -------------------------------------------------------------------------------------------------------
+
+
+def deferral(row: Row) -> str | None:
+    """What a vector waits for; None when it is to be answered now."""
+    if "family" in row:
+        return "another accelerator family"
+    if row.get("config", {}).get("api") == "nodes":
+        return "simulation"
+    if "nodes" in row and "pod" in row:
+        return _filter_deferral(row)
+    return None
+
+
+def _filter_deferral(row: Row) -> str | None:
+    if _uses_mig(row):
+        return "MIG"
+    policy = _annotations(row["pod"]).get("hami.io/gpu-scheduler-policy", row["config"]["gpu_policy"])
+    if "topology-aware" in [word.strip() for word in policy.split(",")]:
+        return "topology-aware policy"
+    return None
+
+
+def _uses_mig(row: Row) -> bool:
+    cards = [card for node in _nodes(row) for card in register_elements(node)]
+    if any(_field(card, "mode") == "mig" for card in cards):
+        return True
+    return any("hami.io/vgpu-mig-allocations" in _annotations(pod) for pod in running_pods(row))
+
+
+# ---- suspicion ------------------------------------------------------------------------------------------------------
+
+
+def suspicion(group: str, row: Row) -> str | None:
+    """Why we answer otherwise; None when HAMi's answer is the right one."""
+    if group == "wire":
+        return _wire_suspicion(row)
+    if group == "webhook":
+        return _webhook_suspicion(row)
+    if "nodes" in row and "pod" in row:
+        return _filter_suspicion(row)
+    return None
+
+
+def _wire_suspicion(row: Row) -> str | None:
+    if row["op"] in ("decode_node_json", "node_annotations"):
+        text = row["input"].get("text") or row["input"].get("annotations", {}).get("hami.io/node-nvidia-register", "")
+        if contradicts_itself(_elements(text)):
+            return "contradictory-register"
+        if row["op"] == "node_annotations" and _has_malformed_pair_score(row["input"]):
+            return "malformed-pair-score"
+    return None
+
+
+def _webhook_suspicion(row: Row) -> str | None:
+    pod = ((row.get("review") or {}).get("request") or {}).get("object")
+    if not isinstance(pod, dict):
+        return None
+    if _asks_oddly(pod, row["config"]):
+        return "unit"
+    if _asks_without_count(pod, row["config"]):
+        return "share-without-count"
+    return None
+
+
+def _filter_suspicion(row: Row) -> str | None:
+    kinds = {
+        "unit": _asks_oddly(row["pod"], row["config"]),
+        "sidecar": any(_has_sidecar_with_cards(pod, row["config"]) for pod in [row["pod"], *running_pods(row)]),
+        "foreign-entry": any(_is_foreign(pod) for pod in running_pods(row)),
+        "contradictory-register": any(contradicts_itself(register_elements(node)) for node in _nodes(row)),
+        "malformed-pair-score": any(_has_malformed_pair_score(node) for node in _nodes(row)),
+        "live-cordon": _changes_cordon(row),
+        "several-quotas": _limits_twice(row),
+        "quota-with-init": bool(row["pod"]["spec"].get("initContainers")) and bool(_quotas_of_pod(row)),
+    }
+    return next((kind for kind, holds in kinds.items() if holds), None)
+
+
+def _has_sidecar_with_cards(pod: dict[str, Any], config: dict[str, Any]) -> bool:
+    """It runs beside the app containers, so its share adds to theirs."""
+    count = _resource_names(config)["count"]
+    return any(
+        container.get("restartPolicy") == "Always"
+        and any(count in amounts(container, table) for table in ("limits", "requests"))
+        for container in containers(pod, ("initContainers",))
+    )
+
+
+def _has_malformed_pair_score(node: dict[str, Any]) -> bool:
+    text = (node.get("annotations") or {}).get("hami.io/node-nvidia-score")
+    try:
+        found = [] if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return True
+    if not isinstance(found, list | None):
+        return True
+    scores = [_field(element, "score") or {} for element in found or []]
+    return any(
+        not isinstance(score, dict) or not all(isinstance(value, int | None) for value in score.values())
+        for score in scores
+    )
+
+
+def _changes_cordon(row: Row) -> bool:
+    key = "hami.io/device-cordon"
+    before = {node["name"]: (node.get("annotations") or {}).get(key) for node in row["nodes"]}
+    updates = [event["object"] for event in row.get("events", []) if event["type"] == "node_update"]
+    return any((node.get("annotations") or {}).get(key) != before.get(node["name"]) for node in updates)
+
+
+def _quotas_of_pod(row: Row) -> list[dict[str, Any]]:
+    changed = [event["object"] for event in row.get("events", []) if event["type"].startswith("quota")]
+    return [
+        quota
+        for quota in [*row["quotas"], *changed]
+        if quota["metadata"]["namespace"] == row["pod"]["metadata"]["namespace"]
+    ]
+
+
+def _limits_twice(row: Row) -> bool:
+    """Two quotas of the pod's namespace limit one resource: the smallest limit holds."""
+    limited: dict[str, set[str]] = {}
+    for quota in _quotas_of_pod(row):
+        for resource in quota["spec"].get("hard") or {}:
+            limited.setdefault(resource, set()).add(quota["metadata"]["name"])
+    return any(len(names) > 1 for resource, names in limited.items() if resource.startswith("limits."))
+
+
+def _asks_oddly(pod: dict[str, Any], config: dict[str, Any]) -> bool:
+    """Memory with a unit, or memory or a number of cards that is a fraction or out of range: refused."""
+    names = _resource_names(config)
+    return any(
+        _is_odd(text, is_memory=resource == names["memory"])
+        for container in containers(pod)
+        for table in ("limits", "requests")
+        for resource, text in amounts(container, table).items()
+        if resource in (names["count"], names["memory"])
+    )
+
+
+def _asks_without_count(pod: dict[str, Any], config: dict[str, Any]) -> bool:
+    """A share of a card without a number of cards, where the configuration adds none."""
+    names = _resource_names(config)
+    if "defaultGPUNum: 0" not in (config.get("device_config_yaml") or ""):
+        return False
+    limits = [amounts(container, "limits") for container in containers(pod)]
+    return any(names["count"] not in table and set(names.values()) & set(table) for table in limits)
+
+
+def _is_odd(text: object, *, is_memory: bool) -> bool:
+    try:
+        value, suffix = quantity.parse_with_suffix(str(text))
+    except quantity.MalformedQuantity:
+        return False
+    if is_memory and (suffix in quantity.UNIT_SUFFIXES or value < 0):
+        return True
+    return value.denominator != 1 or value >= Fraction(2**31)
+
+
+def _is_foreign(pod: dict[str, Any]) -> bool:
+    text = _annotations(pod).get("hami.io/vgpu-devices-allocated", "")
+    for item in text.replace(";", ":").split(":"):
+        fields = item.split(",")
+        if len(fields) >= 4 and (fields[1] not in ("", "NVIDIA") or "-" in fields[2] + fields[3]):
+            return True
+    return False
+
+
+def contradicts_itself(elements: list[Any]) -> bool:
+    """A register annotation with a null element, or with one id on two cards."""
+    ids = [_field(card, "id") for card in elements if isinstance(card, dict)]
+    return None in elements or len(set(ids)) < len(ids)
+
+
+# ---- looking at rows ------------------------------------------------------------------------------------------------
+
+
+def containers(pod: dict[str, Any], kinds: tuple[str, ...] = ("initContainers", "containers")) -> list[dict[str, Any]]:
+    """Of a pod that may be malformed."""
+    spec = pod.get("spec")
+    lists = [spec.get(kind) for kind in kinds] if isinstance(spec, dict) else []
+    return [
+        container for found in lists if isinstance(found, list) for container in found if isinstance(container, dict)
+    ]
+
+
+def amounts(container: dict[str, Any], table: str) -> dict[str, Any]:
+    """`limits` or `requests` of a container."""
+    resources = container.get("resources")
+    found = resources.get(table) if isinstance(resources, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def running_pods(row: Row) -> Iterable[dict[str, Any]]:
+    events = [event for event in row.get("events", []) if event["type"].startswith("pod")]
+    return [*row["scheduled"], *(event["object"] for event in events)]
+
+
+def _nodes(row: Row) -> list[dict[str, Any]]:
+    return [*row["nodes"], *(event["object"] for event in row.get("events", []) if event["type"] == "node_update")]
+
+
+def register_elements(node: dict[str, Any]) -> list[Any]:
+    return _elements((node.get("annotations") or {}).get("hami.io/node-nvidia-register", ""))
+
+
+def _elements(text: str) -> list[Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _field(card: Any, name: str) -> Any:
+    if not isinstance(card, dict):
+        return None
+    return next((value for key, value in reversed(card.items()) if key.lower() == name), None)
+
+
+def _annotations(pod: dict[str, Any]) -> dict[str, str]:
+    return (pod.get("metadata") or {}).get("annotations") or {}
+
+
+def _resource_names(config: dict[str, Any]) -> dict[str, str]:
+    names = {
+        "count": "nvidia.com/gpu",
+        "memory": "nvidia.com/gpumem",
+        "cores": "nvidia.com/gpucores",
+        "percentage": "nvidia.com/gpumem-percentage",
+    }
+    keys = {
+        "count": "resourceCountName",
+        "memory": "resourceMemoryName",
+        "cores": "resourceCoreName",
+        "percentage": "resourceMemoryPercentageName",
+    }
+    for line in (config.get("device_config_yaml") or "").splitlines():
+        key, _, value = line.strip().partition(": ")
+        for name, wanted in keys.items():
+            if key == wanted:
+                names[name] = value.strip().strip('"')
+    return names
