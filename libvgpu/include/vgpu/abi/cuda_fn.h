@@ -1,0 +1,135 @@
+/* Function types of the driver calls in hooks/cuda.def, named by NVIDIA's scheme: PFN_<base>_v<first version>.
+ * Source: the public reference of the CUDA driver API. */
+#ifndef VGPU_ABI_CUDA_FN_H
+#define VGPU_ABI_CUDA_FN_H
+
+#include "vgpu/abi/cuda_types.h"
+
+typedef CUresult (*PFN_cuInit_v2000)(unsigned int flags);
+typedef CUresult (*PFN_cuGetProcAddress_v11030)(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags);
+typedef CUresult (*PFN_cuGetProcAddress_v12000)(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
+                                                CUdriverProcAddressQueryResult *symbolStatus);
+typedef CUresult (*PFN_cuDriverGetVersion_v2020)(int *driverVersion);
+typedef CUresult (*PFN_cuGetErrorString_v6000)(CUresult error, const char **text);
+typedef CUresult (*PFN_cuGetErrorName_v6000)(CUresult error, const char **text);
+
+typedef CUresult (*PFN_cuDeviceGet_v2000)(CUdevice *device, int ordinal);
+typedef CUresult (*PFN_cuDeviceGetCount_v2000)(int *count);
+typedef CUresult (*PFN_cuDeviceGetName_v2000)(char *name, int length, CUdevice device);
+typedef CUresult (*PFN_cuDeviceGetUuid_v9020)(CUuuid *uuid, CUdevice device);
+typedef CUresult (*PFN_cuDeviceGetUuid_v11040)(CUuuid *uuid, CUdevice device);
+typedef CUresult (*PFN_cuDeviceTotalMem_v3020)(size_t *bytes, CUdevice device);
+typedef CUresult (*PFN_cuDeviceGetAttribute_v2000)(int *value, CUdevice_attribute attribute, CUdevice device);
+typedef CUresult (*PFN_cuDeviceComputeCapability_v2000)(int *major, int *minor, CUdevice device);
+typedef CUresult (*PFN_cuDeviceGetPCIBusId_v4010)(char *busId, int length, CUdevice device);
+typedef CUresult (*PFN_cuDeviceGetByPCIBusId_v4010)(CUdevice *device, const char *busId);
+typedef CUresult (*PFN_cuDeviceCanAccessPeer_v4000)(int *canAccess, CUdevice device, CUdevice peer);
+
+typedef CUresult (*PFN_cuDevicePrimaryCtxRetain_v7000)(CUcontext *context, CUdevice device);
+typedef CUresult (*PFN_cuDevicePrimaryCtxRelease_v7000)(CUdevice device);
+typedef CUresult (*PFN_cuDevicePrimaryCtxRelease_v11000)(CUdevice device);
+typedef CUresult (*PFN_cuDevicePrimaryCtxReset_v7000)(CUdevice device);
+typedef CUresult (*PFN_cuDevicePrimaryCtxReset_v11000)(CUdevice device);
+typedef CUresult (*PFN_cuDevicePrimaryCtxGetState_v7000)(CUdevice device, unsigned int *flags, int *active);
+typedef CUresult (*PFN_cuDevicePrimaryCtxSetFlags_v11000)(CUdevice device, unsigned int flags);
+typedef CUresult (*PFN_cuCtxCreate_v3020)(CUcontext *context, unsigned int flags, CUdevice device);
+typedef CUresult (*PFN_cuCtxCreate_v11040)(CUcontext *context, CUexecAffinityParam *params, int count,
+                                           unsigned int flags, CUdevice device);
+typedef CUresult (*PFN_cuCtxCreate_v12050)(CUcontext *context, CUctxCreateParams *params, unsigned int flags,
+                                           CUdevice device);
+typedef CUresult (*PFN_cuCtxDestroy_v2000)(CUcontext context);
+typedef CUresult (*PFN_cuCtxDestroy_v4000)(CUcontext context);
+typedef CUresult (*PFN_cuCtxSetCurrent_v4000)(CUcontext context);
+typedef CUresult (*PFN_cuCtxGetCurrent_v4000)(CUcontext *context);
+typedef CUresult (*PFN_cuCtxPushCurrent_v4000)(CUcontext context);
+typedef CUresult (*PFN_cuCtxPopCurrent_v4000)(CUcontext *context);
+typedef CUresult (*PFN_cuCtxGetDevice_v2000)(CUdevice *device);
+typedef CUresult (*PFN_cuCtxGetFlags_v7000)(unsigned int *flags);
+typedef CUresult (*PFN_cuCtxGetApiVersion_v3020)(CUcontext context, unsigned int *version);
+typedef CUresult (*PFN_cuCtxSynchronize_v2000)(void);
+
+typedef CUresult (*PFN_cuMemGetInfo_v3020)(size_t *freeBytes, size_t *totalBytes);
+typedef CUresult (*PFN_cuMemAlloc_v3020)(CUdeviceptr *pointer, size_t bytes);
+typedef CUresult (*PFN_cuMemAllocPitch_v3020)(CUdeviceptr *pointer, size_t *pitch, size_t widthInBytes, size_t height,
+                                              unsigned int elementSizeBytes);
+typedef CUresult (*PFN_cuMemAllocManaged_v6000)(CUdeviceptr *pointer, size_t bytes, unsigned int flags);
+typedef CUresult (*PFN_cuMemFree_v3020)(CUdeviceptr pointer);
+typedef CUresult (*PFN_cuMemAllocHost_v3020)(void **pointer, size_t bytes);
+typedef CUresult (*PFN_cuMemHostAlloc_v2020)(void **pointer, size_t bytes, unsigned int flags);
+typedef CUresult (*PFN_cuMemFreeHost_v2000)(void *pointer);
+typedef CUresult (*PFN_cuMemGetAddressRange_v3020)(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
+typedef CUresult (*PFN_cuPointerGetAttribute_v4000)(void *data, CUpointer_attribute attribute, CUdeviceptr pointer);
+typedef CUresult (*PFN_cuMemcpy_v4000)(CUdeviceptr destination, CUdeviceptr source, size_t bytes);
+typedef CUresult (*PFN_cuMemcpyAsync_v4000)(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream);
+typedef CUresult (*PFN_cuMemcpyHtoD_v3020)(CUdeviceptr destination, const void *source, size_t bytes);
+typedef CUresult (*PFN_cuMemcpyDtoH_v3020)(void *destination, CUdeviceptr source, size_t bytes);
+typedef CUresult (*PFN_cuMemcpyDtoD_v3020)(CUdeviceptr destination, CUdeviceptr source, size_t bytes);
+typedef CUresult (*PFN_cuMemcpyHtoDAsync_v3020)(CUdeviceptr destination, const void *source, size_t bytes,
+                                                CUstream stream);
+typedef CUresult (*PFN_cuMemcpyDtoHAsync_v3020)(void *destination, CUdeviceptr source, size_t bytes, CUstream stream);
+typedef CUresult (*PFN_cuMemsetD8_v3020)(CUdeviceptr pointer, unsigned char value, size_t count);
+typedef CUresult (*PFN_cuMemsetD32_v3020)(CUdeviceptr pointer, unsigned int value, size_t count);
+typedef CUresult (*PFN_cuMemsetD8Async_v3020)(CUdeviceptr pointer, unsigned char value, size_t count, CUstream stream);
+
+typedef CUresult (*PFN_cuMemAllocAsync_v11020)(CUdeviceptr *pointer, size_t bytes, CUstream stream);
+typedef CUresult (*PFN_cuMemAllocFromPoolAsync_v11020)(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,
+                                                       CUstream stream);
+typedef CUresult (*PFN_cuMemFreeAsync_v11020)(CUdeviceptr pointer, CUstream stream);
+typedef CUresult (*PFN_cuMemPoolCreate_v11020)(CUmemoryPool *pool, const CUmemPoolProps *props);
+typedef CUresult (*PFN_cuMemPoolDestroy_v11020)(CUmemoryPool pool);
+typedef CUresult (*PFN_cuMemPoolTrimTo_v11020)(CUmemoryPool pool, size_t bytesToKeep);
+typedef CUresult (*PFN_cuMemPoolGetAttribute_v11020)(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
+typedef CUresult (*PFN_cuMemPoolSetAttribute_v11020)(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
+typedef CUresult (*PFN_cuMemPoolGetAccess_v11020)(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location);
+typedef CUresult (*PFN_cuDeviceGetDefaultMemPool_v11020)(CUmemoryPool *pool, CUdevice device);
+typedef CUresult (*PFN_cuDeviceGetMemPool_v11020)(CUmemoryPool *pool, CUdevice device);
+typedef CUresult (*PFN_cuDeviceSetMemPool_v11020)(CUdevice device, CUmemoryPool pool);
+
+typedef CUresult (*PFN_cuMemCreate_v10020)(CUmemGenericAllocationHandle *handle, size_t bytes,
+                                           const CUmemAllocationProp *prop, unsigned long long flags);
+typedef CUresult (*PFN_cuMemRelease_v10020)(CUmemGenericAllocationHandle handle);
+typedef CUresult (*PFN_cuMemMap_v10020)(CUdeviceptr pointer, size_t bytes, size_t offset,
+                                        CUmemGenericAllocationHandle handle, unsigned long long flags);
+typedef CUresult (*PFN_cuMemUnmap_v10020)(CUdeviceptr pointer, size_t bytes);
+typedef CUresult (*PFN_cuMemRetainAllocationHandle_v11000)(CUmemGenericAllocationHandle *handle, void *address);
+typedef CUresult (*PFN_cuMemAddressReserve_v10020)(CUdeviceptr *pointer, size_t bytes, size_t alignment,
+                                                   CUdeviceptr address, unsigned long long flags);
+typedef CUresult (*PFN_cuMemAddressFree_v10020)(CUdeviceptr pointer, size_t bytes);
+typedef CUresult (*PFN_cuMemSetAccess_v10020)(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *descriptors,
+                                              size_t count);
+typedef CUresult (*PFN_cuMemGetAllocationGranularity_v10020)(size_t *granularity, const CUmemAllocationProp *prop,
+                                                             CUmemAllocationGranularity_flags option);
+
+typedef CUresult (*PFN_cuStreamCreate_v2000)(CUstream *stream, unsigned int flags);
+typedef CUresult (*PFN_cuStreamCreateWithPriority_v5050)(CUstream *stream, unsigned int flags, int priority);
+typedef CUresult (*PFN_cuStreamDestroy_v4000)(CUstream stream);
+typedef CUresult (*PFN_cuStreamSynchronize_v2000)(CUstream stream);
+typedef CUresult (*PFN_cuStreamQuery_v2000)(CUstream stream);
+typedef CUresult (*PFN_cuStreamWaitEvent_v3020)(CUstream stream, CUevent event, unsigned int flags);
+typedef CUresult (*PFN_cuEventCreate_v2000)(CUevent *event, unsigned int flags);
+typedef CUresult (*PFN_cuEventRecord_v2000)(CUevent event, CUstream stream);
+typedef CUresult (*PFN_cuEventQuery_v2000)(CUevent event);
+typedef CUresult (*PFN_cuEventSynchronize_v2000)(CUevent event);
+typedef CUresult (*PFN_cuEventElapsedTime_v2000)(float *milliseconds, CUevent start, CUevent end);
+typedef CUresult (*PFN_cuEventDestroy_v4000)(CUevent event);
+
+typedef CUresult (*PFN_cuModuleLoad_v2000)(CUmodule *module, const char *path);
+typedef CUresult (*PFN_cuModuleLoadData_v2000)(CUmodule *module, const void *image);
+typedef CUresult (*PFN_cuModuleUnload_v2000)(CUmodule module);
+typedef CUresult (*PFN_cuModuleGetFunction_v2000)(CUfunction *function, CUmodule module, const char *name);
+typedef CUresult (*PFN_cuFuncGetAttribute_v2020)(int *value, CUfunction_attribute attribute, CUfunction function);
+typedef CUresult (*PFN_cuFuncSetAttribute_v9000)(CUfunction function, CUfunction_attribute attribute, int value);
+
+typedef CUresult (*PFN_cuLaunchKernel_v4000)(CUfunction function, unsigned int gridDimX, unsigned int gridDimY,
+                                             unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                                             unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream stream,
+                                             void **kernelParams, void **extra);
+typedef CUresult (*PFN_cuLaunchKernelEx_v11060)(const CUlaunchConfig *config, CUfunction function, void **kernelParams,
+                                                void **extra);
+typedef CUresult (*PFN_cuLaunchCooperativeKernel_v9000)(CUfunction function, unsigned int gridDimX,
+                                                        unsigned int gridDimY, unsigned int gridDimZ,
+                                                        unsigned int blockDimX, unsigned int blockDimY,
+                                                        unsigned int blockDimZ, unsigned int sharedMemBytes,
+                                                        CUstream stream, void **kernelParams);
+
+#endif

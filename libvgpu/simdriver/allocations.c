@@ -1,0 +1,255 @@
+/* This process's allocations by address, and their place in the books. */
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "driver.h"
+
+#define BUCKETS (1u << 16)
+
+static struct sim_allocation *table[BUCKETS];
+
+static unsigned bucket_of(CUdeviceptr address) {
+    return (unsigned)((address >> 12) * 0x9e3779b97f4a7c15ull >> 48);
+}
+
+struct sim_allocation *sim_allocation_find(CUdeviceptr address) {
+    for (struct sim_allocation *a = table[bucket_of(address)]; a != NULL; a = a->next)
+        if (a->address == address)
+            return a;
+    return NULL;
+}
+
+struct sim_allocation *sim_allocation_containing(CUdeviceptr address) {
+    struct sim_allocation *found = sim_allocation_find(address);
+    for (unsigned i = 0; i < BUCKETS && found == NULL; i++)
+        for (struct sim_allocation *a = table[i]; a != NULL && found == NULL; a = a->next)
+            if (address >= a->address && address - a->address < a->bytes)
+                found = a;
+    return found;
+}
+
+bool sim_allocation_add(struct sim_allocation allocation) {
+    struct sim_allocation *entry = malloc(sizeof *entry);
+    if (entry == NULL)
+        return false;
+    struct sim_allocation **head = &table[bucket_of(allocation.address)];
+    *entry = allocation;
+    entry->next = *head;
+    *head = entry;
+    return true;
+}
+
+bool sim_allocation_remove(CUdeviceptr address, struct sim_allocation *removed) {
+    for (struct sim_allocation **link = &table[bucket_of(address)]; *link != NULL; link = &(*link)->next) {
+        struct sim_allocation *entry = *link;
+        if (entry->address != address)
+            continue;
+        *removed = *entry;
+        *link = entry->next;
+        free(entry);
+        return true;
+    }
+    return false;
+}
+
+CUresult sim_charge(int device, size_t bytes) {
+    const struct sim_card *card = sim_card_of(device);
+    uint64_t capacity = card->memory_bytes - card->reserved_bytes;
+    sim_books_lock(sim.books);
+    struct sim_card_state *state = sim_state_of(device);
+    if (bytes > capacity || state->used_bytes > capacity - bytes)
+        sim_books_reclaim(sim.books);
+    bool fits = bytes <= capacity && state->used_bytes <= capacity - bytes;
+    if (fits) {
+        sim_own_card(device)->used_bytes += bytes;
+        state->used_bytes += bytes;
+    }
+    sim_books_unlock(sim.books);
+    return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void sim_uncharge(int device, size_t bytes) {
+    sim_books_lock(sim.books);
+    sim_state_of(device)->used_bytes -= bytes;
+    sim_own_card(device)->used_bytes -= bytes;
+    sim_books_unlock(sim.books);
+}
+
+static void count_allocations(int device, int change) {
+    sim_books_lock(sim.books);
+    sim_own_card(device)->allocations += (uint32_t)change;
+    sim_books_unlock(sim.books);
+}
+
+/* Gives the pages back that were touched, so that a reused address reads as fresh memory. */
+static void forget_content(const struct sim_allocation *a) {
+    madvise((void *)(uintptr_t)a->address, a->bytes, MADV_DONTNEED);
+}
+
+void sim_allocation_released(const struct sim_allocation *removed) {
+    if (removed->kind == SIM_HOST) {
+        free((void *)(uintptr_t)removed->address);
+        return;
+    }
+    forget_content(removed);
+    sim_address_give_back(removed->address, removed->bytes);
+    count_allocations(removed->device, -1);
+    if (removed->kind == SIM_POOLED)
+        sim_pool_returned(removed->pool, removed->bytes);
+    else
+        sim_uncharge(removed->device, removed->bytes);
+}
+
+void sim_free_context_memory(CUcontext context) {
+    for (unsigned i = 0; i < BUCKETS; i++) {
+        pthread_mutex_lock(&sim.lock);
+        struct sim_allocation **link = &table[i];
+        while (*link != NULL) {
+            struct sim_allocation *entry = *link;
+            /* Pools and host memory outlive the context. */
+            if (entry->context != context || entry->kind == SIM_POOLED || entry->kind == SIM_HOST ||
+                entry->kind == SIM_MAPPED) {
+                link = &entry->next;
+                continue;
+            }
+            *link = entry->next;
+            sim_allocation_released(entry);
+            free(entry);
+        }
+        pthread_mutex_unlock(&sim.lock);
+    }
+}
+
+/* Charged and addressed memory, entered in the table. */
+static CUresult allocate(CUdeviceptr *pointer, size_t bytes, enum sim_allocation_kind kind) {
+    CUcontext context = NULL;
+    CUresult result = sim_require_context(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (pointer == NULL || bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = sim_charge(context->device, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct sim_allocation made = {.bytes = bytes, .device = context->device, .kind = kind, .context = context};
+    made.address = sim_address_take(bytes);
+    pthread_mutex_lock(&sim.lock);
+    bool entered = made.address != 0 && sim_allocation_add(made);
+    pthread_mutex_unlock(&sim.lock);
+    if (!entered) {
+        if (made.address != 0)
+            sim_address_give_back(made.address, bytes);
+        sim_uncharge(context->device, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    count_allocations(context->device, 1);
+    *pointer = made.address;
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
+    return allocate(pointer, bytes, SIM_LINEAR);
+}
+
+SIM_API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
+    if (flags != 1 && flags != 2)
+        return CUDA_ERROR_INVALID_VALUE;
+    return allocate(pointer, bytes, SIM_MANAGED);
+}
+
+SIM_API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t widthInBytes, size_t height,
+                                    unsigned int elementSizeBytes) {
+    if (pitch == NULL || widthInBytes == 0 || height == 0 ||
+        (elementSizeBytes != 4 && elementSizeBytes != 8 && elementSizeBytes != 16))
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t row = (widthInBytes + 511) & ~(size_t)511;
+    size_t bytes = 0;
+    if (row < widthInBytes || __builtin_mul_overflow(row, height, &bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = allocate(pointer, bytes, SIM_LINEAR);
+    if (result == CUDA_SUCCESS)
+        *pitch = row;
+    return result;
+}
+
+SIM_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    struct sim_allocation removed;
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS || pointer == 0)
+        return result;
+    pthread_mutex_lock(&sim.lock);
+    const struct sim_allocation *found = sim_allocation_find(pointer);
+    bool freed = found != NULL && found->kind != SIM_HOST && found->kind != SIM_MAPPED &&
+                 sim_allocation_remove(pointer, &removed);
+    pthread_mutex_unlock(&sim.lock);
+    if (!freed)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_allocation_released(&removed);
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuMemGetInfo_v2(size_t *freeBytes, size_t *totalBytes) {
+    CUcontext context = NULL;
+    CUresult result = sim_require_context(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (freeBytes == NULL || totalBytes == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct sim_card *card = sim_card_of(context->device);
+    sim_books_lock(sim.books);
+    sim_books_reclaim(sim.books);
+    uint64_t used = sim_state_of(context->device)->used_bytes;
+    sim_books_unlock(sim.books);
+    *totalBytes = card->memory_bytes - card->reserved_bytes;
+    *freeBytes = *totalBytes - used;
+    return CUDA_SUCCESS;
+}
+
+static CUresult allocate_host(void **pointer, size_t bytes) {
+    CUcontext context = NULL;
+    CUresult result = sim_require_context(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (pointer == NULL || bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    void *memory = calloc(1, bytes);
+    if (memory == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&sim.lock);
+    bool entered = sim_allocation_add((struct sim_allocation){.address = (CUdeviceptr)(uintptr_t)memory,
+                                                              .bytes = bytes,
+                                                              .device = context->device,
+                                                              .kind = SIM_HOST,
+                                                              .context = context});
+    pthread_mutex_unlock(&sim.lock);
+    if (!entered) {
+        free(memory);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *pointer = memory;
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuMemAllocHost_v2(void **pointer, size_t bytes) {
+    return allocate_host(pointer, bytes);
+}
+
+SIM_API CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned int flags) {
+    return flags > 7 ? CUDA_ERROR_INVALID_VALUE : allocate_host(pointer, bytes);
+}
+
+SIM_API CUresult cuMemFreeHost(void *pointer) {
+    struct sim_allocation removed;
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUdeviceptr address = (CUdeviceptr)(uintptr_t)pointer;
+    pthread_mutex_lock(&sim.lock);
+    const struct sim_allocation *found = sim_allocation_find(address);
+    bool freed = found != NULL && found->kind == SIM_HOST && sim_allocation_remove(address, &removed);
+    pthread_mutex_unlock(&sim.lock);
+    if (!freed)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_allocation_released(&removed);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,95 @@
+/* The driver's books: what every process of the simulated machine holds on every card, in one shared file.
+ *
+ * A process is alive as long as it holds a POSIX record lock on its slot's byte of `books.lock`: the kernel drops the
+ * lock at exit, kill and exec, does not pass it to a fork's child, and translates the holder's pid into the asking
+ * process's PID namespace. The lock file's descriptor is therefore never closed. */
+#ifndef SIM_BOOKS_H
+#define SIM_BOOKS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "description.h"
+
+#define SIM_MAX_PROCESSES 256
+#define SIM_TICKS 64 /* how many ticks of load are remembered */
+#define SIM_TICK_NS 100000000ull
+#define SIM_UTILISATION_TICKS 10 /* the window that NVML reports: one second */
+#define SIM_EVENTS 256
+#define SIM_MAX_SYMBOLS 1024
+
+struct sim_tick {
+    uint32_t number;
+    uint32_t busy_us;
+};
+
+struct sim_process_card {
+    uint64_t used_bytes;
+    uint64_t launches;
+    uint32_t allocations;
+    uint32_t contexts;
+    struct sim_tick ticks[SIM_TICKS];
+};
+
+struct sim_process {
+    uint32_t in_use;
+    int32_t pid; /* as the process itself sees it, in its own PID namespace */
+    uint64_t pid_namespace;
+    char name[64];
+    struct sim_process_card cards[SIM_MAX_CARDS];
+};
+
+struct sim_card_state {
+    uint64_t used_bytes; /* sum over the processes; recomputed when one ends */
+    uint64_t busy_until_ns;
+    uint32_t lost;
+    int32_t temperature_celsius; /* -1 = as described */
+};
+
+struct sim_event {
+    uint32_t card;
+    uint32_t reserved;
+    uint64_t type; /* NVML event type */
+    uint64_t data;
+};
+
+struct sim_books {
+    uint32_t magic;
+    uint32_t version;
+    pthread_mutex_t lock; /* robust, shared */
+    struct sim_card_state cards[SIM_MAX_CARDS];
+    struct sim_process processes[SIM_MAX_PROCESSES];
+    _Atomic uint32_t event_count; /* events ever raised; a futex that waiters sleep on */
+    struct sim_event events[SIM_EVENTS];
+    uint64_t nvml_delay_us; /* injected: every NVML device query takes this long */
+    _Atomic uint64_t unsupported_cuda[SIM_MAX_SYMBOLS];
+    _Atomic uint64_t unsupported_nvml[SIM_MAX_SYMBOLS];
+};
+
+/* Opens (and where needed makes) the books in `directory`. Returns NULL with the reason on failure. */
+struct sim_books *sim_books_open(const char *directory, char *reason, unsigned reason_size);
+
+void sim_books_lock(struct sim_books *books);
+void sim_books_unlock(struct sim_books *books);
+
+/* Takes a slot for this process. NULL when all are taken. The caller does not hold the lock. */
+struct sim_process *sim_books_enter(struct sim_books *books);
+
+/* With the lock held: forgets processes that ended. */
+void sim_books_reclaim(struct sim_books *books);
+
+/* The process's pid as this process sees it. */
+pid_t sim_books_pid(struct sim_books *books, const struct sim_process *process);
+
+/* Raises an event and wakes everyone who waits for one. */
+void sim_books_raise(struct sim_books *books, uint32_t card, uint64_t type, uint64_t data);
+
+/* Waits until `event_count` differs from `seen` or the time is over. */
+void sim_books_wait_event(struct sim_books *books, uint32_t seen, unsigned timeout_milliseconds);
+
+uint64_t sim_now_ns(void);
+
+#endif

@@ -1,0 +1,155 @@
+/* Modules and launches. Any image loads and has every function; a kernel computes nothing and takes its time. */
+#include <stdlib.h>
+
+#include "driver.h"
+
+#define FUNCTION_MAGIC 0x46554e43u
+
+struct CUfunc_st {
+    uint32_t magic;
+    struct CUfunc_st *next;
+};
+
+struct CUmod_st {
+    struct CUfunc_st *functions;
+};
+
+static CUresult load(CUmodule *module, const void *image) {
+    CUcontext context = NULL;
+    CUresult result = sim_require_context(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (module == NULL || image == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *module = calloc(1, sizeof **module);
+    return *module == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuModuleLoad(CUmodule *module, const char *path) {
+    return load(module, path);
+}
+
+SIM_API CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    return load(module, image);
+}
+
+SIM_API CUresult cuModuleUnload(CUmodule module) {
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (module == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&sim.lock);
+    while (module->functions != NULL) {
+        struct CUfunc_st *next = module->functions->next;
+        free(module->functions);
+        module->functions = next;
+    }
+    pthread_mutex_unlock(&sim.lock);
+    free(module);
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    CUcontext context = NULL;
+    CUresult result = sim_require_context(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (function == NULL || module == NULL || name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUfunction made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    made->magic = FUNCTION_MAGIC;
+    pthread_mutex_lock(&sim.lock);
+    made->next = module->functions;
+    module->functions = made;
+    pthread_mutex_unlock(&sim.lock);
+    *function = made;
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (value == NULL || function == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024
+             : attribute == CU_FUNC_ATTRIBUTE_NUM_REGS            ? 32
+                                                                  : 0;
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+    (void)attribute;
+    (void)value;
+    CUresult result = sim_ready();
+    return result == CUDA_SUCCESS && function == NULL ? CUDA_ERROR_INVALID_HANDLE : result;
+}
+
+static CUresult launch(CUfunction function, const unsigned grid[3], const unsigned block[3], CUstream stream,
+                       bool per_thread) {
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (function == NULL || function->magic != FUNCTION_MAGIC)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return sim_launch((uint64_t)grid[0] * grid[1] * grid[2], (uint64_t)block[0] * block[1] * block[2], stream,
+                      per_thread);
+}
+
+SIM_API CUresult cuLaunchKernel(CUfunction function, unsigned int gridDimX, unsigned int gridDimY,
+                                unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                                unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream stream,
+                                void **kernelParams, void **extra) {
+    (void)sharedMemBytes, (void)kernelParams, (void)extra;
+    return launch(function, (unsigned[]){gridDimX, gridDimY, gridDimZ}, (unsigned[]){blockDimX, blockDimY, blockDimZ},
+                  stream, false);
+}
+
+SIM_API CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int gridDimX, unsigned int gridDimY,
+                                     unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                                     unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream stream,
+                                     void **kernelParams, void **extra) {
+    (void)sharedMemBytes, (void)kernelParams, (void)extra;
+    return launch(function, (unsigned[]){gridDimX, gridDimY, gridDimZ}, (unsigned[]){blockDimX, blockDimY, blockDimZ},
+                  stream, true);
+}
+
+static CUresult launch_config(const CUlaunchConfig *c, CUfunction function, bool per_thread) {
+    if (c == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return launch(function, (unsigned[]){c->gridDimX, c->gridDimY, c->gridDimZ},
+                  (unsigned[]){c->blockDimX, c->blockDimY, c->blockDimZ}, c->hStream, per_thread);
+}
+
+SIM_API CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **kernelParams,
+                                  void **extra) {
+    (void)kernelParams, (void)extra;
+    return launch_config(config, function, false);
+}
+
+SIM_API CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **kernelParams,
+                                       void **extra) {
+    (void)kernelParams, (void)extra;
+    return launch_config(config, function, true);
+}
+
+SIM_API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int gridDimX, unsigned int gridDimY,
+                                           unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                                           unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream stream,
+                                           void **kernelParams) {
+    (void)sharedMemBytes, (void)kernelParams;
+    return launch(function, (unsigned[]){gridDimX, gridDimY, gridDimZ}, (unsigned[]){blockDimX, blockDimY, blockDimZ},
+                  stream, false);
+}
+
+SIM_API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int gridDimX, unsigned int gridDimY,
+                                                unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                                                unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream stream,
+                                                void **kernelParams) {
+    (void)sharedMemBytes, (void)kernelParams;
+    return launch(function, (unsigned[]){gridDimX, gridDimY, gridDimZ}, (unsigned[]){blockDimX, blockDimY, blockDimZ},
+                  stream, true);
+}

@@ -1,0 +1,113 @@
+/* State of the simulated libcuda in one process, and what its files share. */
+#ifndef SIM_DRIVER_H
+#define SIM_DRIVER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "books.h"
+#include "description.h"
+#include "vgpu/abi/cuda_fn.h"
+
+#define SIM_API __attribute__((visibility("default")))
+
+/* Every exported function must have the type its row in hooks/cuda.def names. */
+#define CUDA_HOOK(symbol, base, type, version, streams, area) extern __typeof__(*(type)0) symbol;
+#define CUDA_CALL CUDA_HOOK
+#define CUDA_NAME(symbol, base, version, streams) extern CUresult symbol(void);
+#include "cuda.def"
+#undef CUDA_HOOK
+#undef CUDA_CALL
+#undef CUDA_NAME
+
+struct CUctx_st {
+    uint32_t magic;
+    int device; /* CUDA ordinal */
+    bool primary;
+    unsigned references; /* of a primary context */
+    unsigned flags;
+    uint64_t default_stream_end_ns;
+    struct CUctx_st *next;
+};
+
+enum sim_allocation_kind { SIM_LINEAR, SIM_MANAGED, SIM_POOLED, SIM_HOST, SIM_MAPPED };
+
+struct sim_allocation {
+    CUdeviceptr address;
+    size_t bytes;
+    int device;
+    enum sim_allocation_kind kind;
+    CUcontext context;
+    CUmemoryPool pool;
+    struct sim_allocation *next;
+};
+
+struct sim_driver {
+    bool initialised;
+    struct sim_description description;
+    struct sim_books *books;
+    struct sim_process *process; /* own slot */
+    unsigned device_count;
+    unsigned cards[SIM_MAX_CARDS]; /* CUDA ordinal -> card of the description */
+    pthread_mutex_t lock;          /* guards this process's tables, never held across a wait */
+};
+
+extern struct sim_driver sim;
+
+/* CUDA_SUCCESS, or why no call can be served now. */
+CUresult sim_ready(void);
+
+static inline bool sim_valid_device(int device) {
+    return device >= 0 && (unsigned)device < sim.device_count;
+}
+
+static inline const struct sim_card *sim_card_of(int device) {
+    return &sim.description.cards[sim.cards[device]];
+}
+
+static inline struct sim_card_state *sim_state_of(int device) {
+    return &sim.books->cards[sim.cards[device]];
+}
+
+static inline struct sim_process_card *sim_own_card(int device) {
+    return &sim.process->cards[sim.cards[device]];
+}
+
+/* The calling thread's context, or NULL; and with its checks. */
+CUcontext sim_current_context(void);
+CUresult sim_require_context(CUcontext *context);
+
+/* Takes bytes of a card for this process, physically limited; gives them back. */
+CUresult sim_charge(int device, size_t bytes);
+void sim_uncharge(int device, size_t bytes);
+
+/* Address space for a new allocation; NULL-like 0 when the machine has none left. */
+CUdeviceptr sim_address_take(size_t bytes);
+void sim_address_give_back(CUdeviceptr address, size_t bytes);
+
+/* Allocation table; the caller holds sim.lock. */
+struct sim_allocation *sim_allocation_find(CUdeviceptr address);
+struct sim_allocation *sim_allocation_containing(CUdeviceptr address);
+bool sim_allocation_add(struct sim_allocation allocation);
+bool sim_allocation_remove(CUdeviceptr address, struct sim_allocation *removed);
+
+/* Frees what was allocated in a context; the caller does not hold sim.lock. */
+void sim_free_context_memory(CUcontext context);
+
+/* Takes one removed allocation out of the books and its pool. */
+void sim_allocation_released(const struct sim_allocation *removed);
+void sim_pool_returned(CUmemoryPool pool, size_t bytes);
+
+/* Puts a kernel on the card's timeline; blocks while the card's queue is full. */
+CUresult sim_launch(uint64_t blocks, uint64_t threads_per_block, CUstream stream, bool per_thread);
+
+/* When the stream's work ends, in sim_now_ns() time; and sleeping until a time. */
+uint64_t sim_stream_end(CUstream stream, bool per_thread);
+void sim_sleep_until(uint64_t ns);
+
+/* Answers for a driver symbol that the simulation lacks, and counts it. */
+CUresult sim_unsupported(unsigned symbol_id);
+
+#endif

@@ -1,0 +1,215 @@
+/* sim-driver: looks into a simulated machine and breaks it on purpose. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "books.h"
+#include "description.h"
+#include "vgpu/abi/nvml_types.h"
+
+#define XID_FELL_OFF_THE_BUS 79
+
+static const char usage_text[] =
+    "usage: sim-driver [--description FILE] COMMAND\n"
+    "\n"
+    "FILE defaults to $HAMI_SIM_DRIVER; the shared state is found as the driver finds it ($HAMI_SIM_STATE).\n"
+    "CARD is an index or a UUID.\n"
+    "\n"
+    "  books                            print cards, processes and unsupported calls as one JSON object\n"
+    "  xid CARD NUMBER                  raise an XID critical error event\n"
+    "  lose CARD                        the card falls off the bus (and raises XID 79)\n"
+    "  restore CARD                     the card is back\n"
+    "  temperature CARD CELSIUS|auto    what the sensor reads\n"
+    "  nvml-delay MICROSECONDS          every NVML device query takes that much longer\n"
+    "  check                            read the description and say what is wrong with it\n"
+    "\n"
+    "exit status: 0 done, 1 refused with the reason on stderr, 2 wrong use\n";
+
+static const char *const unsupported_cuda_names[] = {
+#define CUDA_HOOK(symbol, base, type, version, streams, area) #symbol,
+#define CUDA_CALL CUDA_HOOK
+#define CUDA_NAME(symbol, base, version, streams) #symbol,
+#include "cuda.def"
+#undef CUDA_HOOK
+#undef CUDA_CALL
+#undef CUDA_NAME
+};
+
+static const char *const unsupported_nvml_names[] = {
+#define NVML_HOOK(symbol, type, area)
+#define NVML_CALL NVML_HOOK
+#define NVML_NAME(symbol) #symbol,
+#include "nvml.def"
+#undef NVML_HOOK
+#undef NVML_CALL
+#undef NVML_NAME
+};
+
+static void print_text(const char *text) {
+    putchar('"');
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\')
+            printf("\\%c", *text);
+        else if ((unsigned char)*text < 0x20)
+            printf("\\u%04x", (unsigned char)*text);
+        else
+            putchar(*text);
+    }
+    putchar('"');
+}
+
+static void print_process(struct sim_books *books, const struct sim_process *process, unsigned card, bool first) {
+    const struct sim_process_card *held = &process->cards[card];
+    printf("%s{\"pid\": %d, \"name\": ", first ? "" : ", ", (int)sim_books_pid(books, process));
+    print_text(process->name);
+    printf(", \"used_bytes\": %llu, \"allocations\": %u, \"contexts\": %u, \"launches\": %llu}",
+           (unsigned long long)held->used_bytes, held->allocations, held->contexts,
+           (unsigned long long)held->launches);
+}
+
+static void print_unsupported(const char *key, const char *const names[], size_t count, _Atomic uint64_t *calls) {
+    bool first = true;
+    printf(", \"%s\": {", key);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t number = atomic_load(&calls[i]);
+        if (number == 0)
+            continue;
+        printf("%s\"%s\": %llu", first ? "" : ", ", names[i], (unsigned long long)number);
+        first = false;
+    }
+    printf("}");
+}
+
+static void print_books(const struct sim_description *d, struct sim_books *books) {
+    sim_books_lock(books);
+    sim_books_reclaim(books);
+    printf("{\"cards\": [");
+    for (unsigned card = 0; card < d->card_count; card++) {
+        bool first = true;
+        printf("%s{\"index\": %u, \"uuid\": ", card == 0 ? "" : ", ", card);
+        print_text(d->cards[card].uuid);
+        printf(", \"memory_bytes\": %llu, \"used_bytes\": %llu, \"lost\": %s, \"processes\": [",
+               (unsigned long long)d->cards[card].memory_bytes, (unsigned long long)books->cards[card].used_bytes,
+               books->cards[card].lost ? "true" : "false");
+        for (unsigned i = 0; i < SIM_MAX_PROCESSES; i++) {
+            const struct sim_process *process = &books->processes[i];
+            const struct sim_process_card *held = &process->cards[card];
+            if (!process->in_use || (held->contexts == 0 && held->used_bytes == 0))
+                continue;
+            print_process(books, process, card, first);
+            first = false;
+        }
+        printf("]}");
+    }
+    printf("], \"events\": %u", atomic_load(&books->event_count));
+    print_unsupported("unsupported_cuda", unsupported_cuda_names,
+                      sizeof unsupported_cuda_names / sizeof unsupported_cuda_names[0], books->unsupported_cuda);
+    print_unsupported("unsupported_nvml", unsupported_nvml_names,
+                      sizeof unsupported_nvml_names / sizeof unsupported_nvml_names[0], books->unsupported_nvml);
+    printf("}\n");
+    sim_books_unlock(books);
+}
+
+static bool find_card(const struct sim_description *d, const char *text, unsigned *card) {
+    char *end = NULL;
+    unsigned long index = strtoul(text, &end, 10);
+    if (*text != '\0' && *end == '\0' && index < d->card_count) {
+        *card = (unsigned)index;
+        return true;
+    }
+    for (unsigned i = 0; i < d->card_count; i++)
+        if (strcmp(d->cards[i].uuid, text) == 0) {
+            *card = i;
+            return true;
+        }
+    fprintf(stderr, "sim-driver: no card \"%s\"; there are %u\n", text, d->card_count);
+    return false;
+}
+
+static bool read_number(const char *text, unsigned long long *number) {
+    char *end = NULL;
+    errno = 0;
+    *number = strtoull(text, &end, 10);
+    return *text >= '0' && *text <= '9' && *end == '\0' && errno == 0;
+}
+
+static int wrong_use(void) {
+    fputs(usage_text, stderr);
+    return 2;
+}
+
+/* Commands of the form NAME CARD [VALUE]. */
+static int run_card_command(const struct sim_description *d, struct sim_books *books, char **words, int count) {
+    unsigned card = 0;
+    unsigned long long number = 0;
+    const char *name = words[0];
+    bool takes_value = strcmp(name, "xid") == 0 || strcmp(name, "temperature") == 0;
+    if (count != (takes_value ? 3 : 2))
+        return wrong_use();
+    if (!find_card(d, words[1], &card))
+        return 1;
+    bool automatic = strcmp(name, "temperature") == 0 && strcmp(words[2], "auto") == 0;
+    if (takes_value && !automatic && (!read_number(words[2], &number) || number > 100000))
+        return wrong_use();
+    if (strcmp(name, "xid") == 0) {
+        sim_books_raise(books, card, VG_NVML_EVENT_XID, number);
+        return 0;
+    }
+    sim_books_lock(books);
+    if (takes_value)
+        books->cards[card].temperature_celsius = automatic ? -1 : (int)number;
+    else
+        books->cards[card].lost = strcmp(name, "lose") == 0;
+    sim_books_unlock(books);
+    if (strcmp(name, "lose") == 0)
+        sim_books_raise(books, card, VG_NVML_EVENT_XID, XID_FELL_OFF_THE_BUS);
+    return 0;
+}
+
+static int run(const struct sim_description *d, char **words, int count) {
+    char reason[512];
+    unsigned long long number = 0;
+    struct sim_books *books = sim_books_open(d->state_directory, reason, sizeof reason);
+    if (books == NULL) {
+        fprintf(stderr, "sim-driver: %s\n", reason);
+        return 1;
+    }
+    if (strcmp(words[0], "books") == 0 && count == 1) {
+        print_books(d, books);
+        return 0;
+    }
+    if (strcmp(words[0], "nvml-delay") == 0 && count == 2 && read_number(words[1], &number) && number < 60000000) {
+        books->nvml_delay_us = number;
+        return 0;
+    }
+    if (strcmp(words[0], "xid") == 0 || strcmp(words[0], "lose") == 0 || strcmp(words[0], "restore") == 0 ||
+        strcmp(words[0], "temperature") == 0)
+        return run_card_command(d, books, words, count);
+    return wrong_use();
+}
+
+int main(int argc, char **argv) {
+    static struct sim_description description;
+    char reason[512];
+    int first = 1;
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        fputs(usage_text, stdout);
+        return 0;
+    }
+    if (argc > 2 && strcmp(argv[1], "--description") == 0) {
+        setenv("HAMI_SIM_DRIVER", argv[2], 1);
+        first = 3;
+    }
+    if (argc <= first)
+        return wrong_use();
+    if (sim_description_load(&description, reason, sizeof reason) != SIM_LOAD_OK) {
+        fprintf(stderr, "sim-driver: %s\n", reason);
+        return 1;
+    }
+    if (strcmp(argv[first], "check") == 0) {
+        printf("%u cards, state in %s\n", description.card_count, description.state_directory);
+        return 0;
+    }
+    return run(&description, argv + first, argc - first);
+}
