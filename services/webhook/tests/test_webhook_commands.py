@@ -66,6 +66,12 @@ def test_registration(tmp_path: Path) -> None:
     assert json.loads(as_json.stdout)["items"] == list(yaml.safe_load_all(as_yaml.stdout))
 
 
+def test_help_names_every_setting() -> None:
+    shown = RUN.invoke(app, ["serve", "--help"]).stdout.split()
+    for setting in ("admission.scheduler_name", "tls.cert_file", "events.streams.replicas", "bus.servers"):
+        assert setting in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

@@ -23,7 +23,7 @@ from hami_chassis.kube import KubeClient
 from hami_chassis.log import configure_logging, get_logger
 from hami_chassis.metrics import ChassisMetrics
 from hami_chassis.run import RootTask, Stage, run_process
-from hami_chassis.settings import load_settings, masked
+from hami_chassis.settings import load_settings, masked, settable_fields
 from hami_chassis.tls import ReloadingTls
 from hami_model import device_config, events
 from hami_model.device_config import DeviceConfig
@@ -47,6 +47,10 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+SETTINGS_HELP = "\b\nSettings (file, HAMI_<GROUP>_<FIELD>, --set):\n" + "\n".join(
+    f"  {leaf.path}" for leaf in settable_fields(WebhookSettings)
 )
 log = get_logger("main")
 
@@ -61,7 +65,7 @@ class Output(StrEnum):
     JSON = "json"
 
 
-@app.command()
+@app.command(epilog=SETTINGS_HELP)
 def serve(config: ConfigFile = None, sets: Sets = None) -> None:
     """Answer the API server's reviews until told to stop."""
     settings = _settings(config, sets)
