@@ -5,12 +5,14 @@ One server serves all nodes of a process: names of pods are unique in a cluster,
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from aiohttp import web
 
 from hami_sim.kubelet.processes import ContainerProcess
+from hami_sim.kubelet.settings import LogServerSettings
 
 _POLL_SECONDS = 0.1
 _CHUNK_BYTES = 1 << 16
@@ -23,12 +25,12 @@ FindProcess = Callable[[str, str, str, bool], ContainerProcess | None]
 class LogServer:
     """Start it, add every node's finder, read `port`."""
 
-    def __init__(self, address: str, certificate: str | None = None, key: str | None = None) -> None:
-        self._address = address
+    def __init__(self, settings: LogServerSettings) -> None:
+        self._address = settings.address
         self._tls: ssl.SSLContext | None = None
-        if certificate and key:
+        if settings.certificate:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._tls.load_cert_chain(certificate, key)
+            self._tls.load_cert_chain(settings.certificate, settings.key)
         self._finders: list[FindProcess] = []
         self._runner: web.AppRunner | None = None
         self.port = 0
@@ -49,6 +51,15 @@ class LogServer:
         site = web.TCPSite(self._runner, self._address, 0, ssl_context=self._tls)
         await site.start()
         self.port = self._runner.addresses[0][1]
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["LogServer"]:
+        """Started for the block."""
+        await self.start()
+        try:
+            yield self
+        finally:
+            await self.stop()
 
     async def stop(self) -> None:
         if self._runner:

@@ -46,9 +46,6 @@ class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     node_address: str = "127.0.0.1"
     """Address of the node in its status; the API server dials it for logs."""
 
-    log_server_address: str = "127.0.0.1"
-    """Where logs are served from. The port is the system's choice and written into the node's status."""
-
     capacity: dict[str, str] = msgspec.field(
         default_factory=lambda: {"cpu": "32", "memory": "256Gi", "pods": "110", "ephemeral-storage": "500Gi"}
     )
@@ -77,3 +74,16 @@ class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     graceful_floor_seconds: float = 2.0
     """Grace for a pod that was deleted without any."""
+
+
+class LogServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where container logs are served for the API server; the port is the system's choice."""
+
+    address: str = "127.0.0.1"
+    """The nodes' addresses must lead here."""
+
+    certificate: str = ""
+    """PEM file of a certificate that the API server accepts from kubelets. Empty: plain HTTP, `kubectl logs` fails."""
+
+    key: str = ""
+    """PEM file."""
