@@ -12,7 +12,7 @@ import msgspec
 from hami_chassis.clock import Clock
 from hami_chassis.errors import Permanent, Transient
 from hami_chassis.kube.client import KubeClient
-from hami_chassis.kube.errors import NotFound
+from hami_chassis.kube.errors import AlreadyExists, NotFound
 from hami_chassis.kube.objects import MetadataOnly
 from hami_chassis.kube.resources import EVENTS
 from hami_chassis.log import get_logger
@@ -25,9 +25,10 @@ MAX_MESSAGE_CHARACTERS = 1023  # the API refuses 1,024 and more
 _MERGE_SECONDS = 600.0  # the same thing within ten minutes is one Event with a count
 _MAX_REMEMBERED = 4096
 _TRIES = 4
+_LAST_TRIES = 2  # of a stopping process; the second one is for a write that was cut off and had happened
 
 
-class ObjectReference(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ObjectReference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What an Event is about."""
 
     api_version: str = "v1"
@@ -114,13 +115,18 @@ class EventRecorder:
         return True
 
     async def run(self) -> None:
-        """Writes until cancelled; then what is queued still gets one try each, as long as the grace of the stage."""
+        """Writes until cancelled; then writes what is queued, for as long as the grace of the stage lasts."""
+        writing: _Key | None = None
         try:
             while True:
-                await self._write(await self._queue.get(), tries=_TRIES)
+                writing = await self._queue.get()
+                await self._write(writing, tries=_TRIES)
+                writing = None
         except asyncio.CancelledError:
+            if writing is not None:
+                await self._write(writing, tries=_LAST_TRIES)
             while not self._queue.empty():
-                await self._write(self._queue.get_nowait(), tries=1)
+                await self._write(self._queue.get_nowait(), tries=_LAST_TRIES)
             raise
 
     def _forget_oldest(self) -> None:
@@ -136,6 +142,8 @@ class EventRecorder:
         for number in range(1, tries + 1):
             try:
                 await (self._patch(key, written) if written.created else self._create(key, written))
+            except AlreadyExists:
+                written.created = True  # a create without an answer had happened: only the count is missing
             except NotFound:
                 written.created = False  # it has aged out at the server: write it anew
             except Transient as error:

@@ -103,14 +103,9 @@ class Transport:
                 if not 200 <= response.status < 300:
                     raise _refusal(call, response, await response.read(), is_write=is_write)
                 yield response
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            self._count(call, "error")
-            raise KubeTransient(f"{call.text}: API server not reached: {error}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._count(call, "error")
-            kind = KubeUnknown if is_write else KubeTransient
-            reason = str(error) or type(error).__name__
-            raise kind(f"{call.text}: no complete answer: {reason}") from error
+            raise translate_failure(call, error, is_write=is_write) from error
 
     def _count(self, call: Call, code: str) -> None:
         self._metrics.kube_requests.labels(call.verb, call.resource, code).inc()
@@ -129,6 +124,16 @@ class Transport:
                 read_bufsize=2**18,
             )
         return self._session
+
+
+def translate_failure(call: Call, error: Exception, *, is_write: bool) -> KubeTransient:
+    """Our error for one of the library's. Only a connection that never was proves that a write has not happened."""
+    reason = f"{type(error).__name__} {error}".strip()
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return KubeTransient(f"{call.text}: API server not reached: {reason}")
+    if is_write:
+        return KubeUnknown(f"{call.text}: no complete answer, it may have happened: {reason}")
+    return KubeTransient(f"{call.text}: no complete answer: {reason}")
 
 
 def _refusal(call: Call, response: aiohttp.ClientResponse, body: bytes, *, is_write: bool) -> ChassisError:

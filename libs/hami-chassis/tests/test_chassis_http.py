@@ -1,0 +1,270 @@
+"""HTTP: bounded bodies, errors as JSON, health and metrics, TLS that follows its files."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hami_chassis.http import HttpServer, HttpSettings, add_observation_routes, json_response, new_app, read_body
+from hami_chassis.tls import CertificateUnusable, ReloadingTls, TlsSettings
+from hami_sim.manual_clock import ManualClock
+from prometheus_client import CollectorRegistry, Counter
+
+LIMIT = 1000
+
+
+@asynccontextmanager
+async def serving(app: web.Application, **options) -> AsyncIterator[HttpServer]:
+    server = HttpServer(app, HttpSettings(), **options)
+    task = asyncio.create_task(server.run())
+    waiter = asyncio.create_task(server.listening.wait())
+    await asyncio.wait([task, waiter], return_when=asyncio.FIRST_COMPLETED)
+    try:
+        yield server
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def app_under_test() -> web.Application:
+    app = new_app()
+
+    async def echo(request: web.Request) -> web.Response:
+        return json_response(await read_body(request, limit_bytes=LIMIT))
+
+    async def defect(_request: web.Request) -> web.Response:
+        raise KeyError("secret inside")
+
+    app.router.add_post("/echo", echo)
+    app.router.add_get("/defect", defect)
+    return app
+
+
+async def chunks(total: int) -> AsyncIterator[bytes]:
+    for _ in range(total // 100):
+        yield b"x" * 100
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        pytest.param(b"x" * LIMIT, 200, id="just within"),
+        pytest.param(b"x" * (LIMIT + 1), 413, id="declared too long"),
+        pytest.param(lambda: chunks(LIMIT), 200, id="in chunks, just within"),
+        pytest.param(lambda: chunks(100 * LIMIT), 413, id="in chunks, too long"),
+    ],
+)
+async def test_bodies_are_bounded(body, status):
+    async with serving(app_under_test()) as server, aiohttp.ClientSession() as session:
+        data = body() if callable(body) else body
+        async with session.post(f"{server.url}/echo", data=data) as response:
+            assert response.status == status
+            if status == 413:
+                assert "error" in await response.json()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/nothing", 404), ("GET", "/echo", 405), ("GET", "/defect", 500)]
+)
+async def test_errors_are_json_and_show_nothing_of_the_inside(method, path, status):
+    async with (
+        serving(app_under_test()) as server,
+        aiohttp.ClientSession() as session,
+        session.request(method, server.url + path) as response,
+    ):
+        assert response.status == status
+        body = await response.text()
+        assert (await response.json())["error"]
+        assert "secret" not in body
+        assert "Traceback" not in body
+
+
+async def test_health_readiness_and_metrics():
+    registry = CollectorRegistry()
+    Counter("hami_test_things_total", "Things.", registry=registry).inc()
+    ready = {"pods": False, "nodes": True}
+    app = new_app()
+    add_observation_routes(
+        app, registry=registry, ready={"pods": lambda: ready["pods"], "nodes": lambda: ready["nodes"]}
+    )
+    async with serving(app) as server, aiohttp.ClientSession() as session:
+
+        async def get(path: str) -> tuple[int, str]:
+            async with session.get(server.url + path) as response:
+                return response.status, await response.text()
+
+        assert await get("/healthz") == (200, "ok\n")
+        assert await get("/readyz") == (503, "not ready: pods\n")
+        ready["pods"] = True
+        assert await get("/readyz") == (200, "ok\n")
+        status, metrics = await get("/metrics")
+        assert status == 200
+        assert "hami_test_things_total 1.0" in metrics
+
+
+async def test_a_stopping_server_answers_what_is_in_flight():
+    release, arrived = asyncio.Event(), asyncio.Event()
+    app = new_app()
+
+    async def slow(_request: web.Request) -> web.Response:
+        arrived.set()
+        await release.wait()
+        return json_response(b"{}")
+
+    app.router.add_get("/slow", slow)
+    async with aiohttp.ClientSession() as session:
+        async with serving(app) as server:
+            request = asyncio.create_task(session.get(server.url + "/slow"))
+            await arrived.wait()
+            asyncio.get_running_loop().call_later(0.05, release.set)
+        response = await request
+        assert response.status == 200
+        response.release()
+
+
+# ---- TLS -----------------------------------------------------------------------------------------------------
+
+
+class Authority:
+    """A certificate authority for tests."""
+
+    def __init__(self, name: str) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.certificate = self._sign(self._name, self._key, authority=True)
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    def issue(self, name: str, folder: Path) -> tuple[Path, Path]:
+        """Writes `<name>.crt` and `<name>.key`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate_file, key_file = folder / f"{name}.crt", folder / f"{name}.key"
+        certificate_file.write_bytes(self._sign(subject, key).public_bytes(serialization.Encoding.PEM))
+        key_file.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return certificate_file, key_file
+
+    def _sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, authority: bool = False
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+
+def client_context(authority: Authority, pair: tuple[Path, Path] | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=authority.pem.decode())
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if pair is not None:
+        context.load_cert_chain(*pair)
+    return context
+
+
+async def common_name_served(server: HttpServer, context: ssl.SSLContext) -> str:
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+    certificate = writer.get_extra_info("peercert")
+    writer.close()
+    await writer.wait_closed()
+    return certificate["subject"][0][0][1]
+
+
+async def test_a_renewed_certificate_is_served_and_a_half_written_one_is_not(tmp_path):
+    authority = Authority("ca")
+    certificate_file, key_file = authority.issue("first", tmp_path)
+    settings = TlsSettings(cert_file=str(certificate_file), key_file=str(key_file), reload_seconds=10)
+    clock = ManualClock()
+    tls = ReloadingTls(settings, clock=clock)
+    reloader = asyncio.create_task(tls.run())
+    async with serving(new_app(), tls=tls.context) as server:
+        context = client_context(authority)
+        assert server.url.startswith("https://")
+        assert await common_name_served(server, context) == "first"
+        new_certificate, new_key = authority.issue("second", tmp_path)
+        certificate_file.write_bytes(new_certificate.read_bytes())  # the key has not followed yet
+        await clock.wait_for_sleepers()
+        clock.advance(10)
+        await asyncio.sleep(0)
+        await clock.wait_for_sleepers()
+        assert await common_name_served(server, context) == "first"
+        key_file.write_bytes(new_key.read_bytes())
+        clock.advance(10)
+        await asyncio.sleep(0)
+        await clock.wait_for_sleepers()
+        assert await common_name_served(server, context) == "second"
+    reloader.cancel()
+    await asyncio.wait([reloader])
+
+
+async def test_only_clients_of_the_authority_are_served(tmp_path):
+    authority, stranger = Authority("ca"), Authority("stranger")
+    certificate_file, key_file = authority.issue("server", tmp_path)
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+    settings = TlsSettings(
+        cert_file=str(certificate_file), key_file=str(key_file), client_ca_file=str(tmp_path / "ca.crt")
+    )
+    tls = ReloadingTls(settings, clock=ManualClock())
+    app = new_app()
+    add_observation_routes(app, registry=CollectorRegistry(), ready={})
+
+    async def get(pair: tuple[Path, Path] | None) -> int:
+        connector = aiohttp.TCPConnector(ssl=client_context(authority, pair))
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get(f"https://127.0.0.1:{server.port}/healthz") as response,
+        ):
+            return response.status
+
+    async with serving(app, tls=tls.context) as server:
+        assert await get(authority.issue("client", tmp_path)) == 200
+        with pytest.raises(aiohttp.ClientError):
+            await get(None)
+        strange = stranger.issue("strange", tmp_path)
+        with pytest.raises(aiohttp.ClientError):
+            await get(strange)
+        (tmp_path / "ca.crt").write_bytes(authority.pem + stranger.pem)
+        assert tls.reload_if_changed()
+        assert await get(strange) == 200
+        assert not tls.reload_if_changed()
+
+
+@pytest.mark.parametrize("broken", ["cert_file", "key_file", "client_ca_file"])
+def test_files_that_cannot_be_served_say_which(tmp_path, broken):
+    authority = Authority("ca")
+    certificate_file, key_file = authority.issue("server", tmp_path)
+    files = {"cert_file": str(certificate_file), "key_file": str(key_file), "client_ca_file": str(tmp_path / "ca.crt")}
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+    ReloadingTls(TlsSettings(**files), clock=ManualClock())
+    with pytest.raises(CertificateUnusable, match="missing"):
+        ReloadingTls(TlsSettings(**(files | {broken: str(tmp_path / "missing")})), clock=ManualClock())
+    (tmp_path / "garbage").write_bytes(b"garbage")
+    with pytest.raises(CertificateUnusable, match="cannot be served"):
+        ReloadingTls(TlsSettings(**(files | {broken: str(tmp_path / "garbage")})), clock=ManualClock())
