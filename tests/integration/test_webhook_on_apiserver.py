@@ -56,11 +56,8 @@ HELD = {
 
 
 class RunningWebhook(NamedTuple):
-    program: Program
-    observed: str
-    registration: Path
-    """Prints the registration with other options: arguments of the command."""
     settings: tuple[str, ...]
+    """What the registration depends on, as arguments."""
     ca: Path
 
 
@@ -231,10 +228,12 @@ def webhook(
     try:
         run_outside_loop(wait_until_ready(program, probe, timeout_seconds=60))
         run_outside_loop(register())
-        yield RunningWebhook(program, observed, folder, settings, control_plane.ca_certificate)
+        yield RunningWebhook(settings, control_plane.ca_certificate)
     finally:
-        run_outside_loop(unregister())
-        run_outside_loop(stop_program(program))
+        try:
+            run_outside_loop(unregister())
+        finally:
+            run_outside_loop(stop_program(program))
 
 
 pytestmark = pytest.mark.usefixtures("webhook")
