@@ -18,8 +18,7 @@ static struct bin bins[BINNED_UNITS + 1];
 static CUdeviceptr arena_next, arena_end;
 
 static void *reserve(size_t bytes) {
-    void *mapped =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return mapped == MAP_FAILED ? NULL : mapped;
 }
 

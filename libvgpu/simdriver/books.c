@@ -58,8 +58,8 @@ static struct sim_books *map_books(int file) {
     while (fcntl(file, F_OFD_SETLKW, &whole) != 0)
         if (errno != EINTR)
             return NULL;
-    bool sized = fstat(file, &status) == 0 && ((size_t)status.st_size >= sizeof(struct sim_books) ||
-                                               ftruncate(file, sizeof(struct sim_books)) == 0);
+    bool sized = fstat(file, &status) == 0 &&
+                 ((size_t)status.st_size >= sizeof(struct sim_books) || ftruncate(file, sizeof(struct sim_books)) == 0);
     if (sized)
         mapped = mmap(NULL, sizeof(struct sim_books), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (mapped == MAP_FAILED)

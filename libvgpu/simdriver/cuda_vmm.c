@@ -170,8 +170,8 @@ SIM_API CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUme
         *made = (struct mapping){.address = pointer, .bytes = bytes, .handle = found, .next = mappings};
         mappings = made;
         found->mappings++;
-        possible = sim_allocation_add((struct sim_allocation){
-            .address = pointer, .bytes = bytes, .device = found->device, .kind = SIM_MAPPED});
+        possible = sim_allocation_add(
+            (struct sim_allocation){.address = pointer, .bytes = bytes, .device = found->device, .kind = SIM_MAPPED});
     }
     pthread_mutex_unlock(&sim.lock);
     if (!possible) {

@@ -50,7 +50,8 @@ SIM_API nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t
     return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-static nvmlReturn_t find(nvmlDevice_t *device, const void *key, bool (*matches)(const struct sim_card *, const void *)) {
+static nvmlReturn_t find(nvmlDevice_t *device, const void *key,
+                         bool (*matches)(const struct sim_card *, const void *)) {
     nvmlReturn_t result = sim_nvml_ready();
     if (result != NVML_SUCCESS)
         return result;
@@ -74,8 +75,8 @@ static bool has_serial(const struct sim_card *card, const void *serial) {
 
 static bool has_bus_id(const struct sim_card *card, const void *text) {
     unsigned domain = 0, bus = 0, slot = 0;
-    return sscanf(text, "%x:%x:%x", &domain, &bus, &slot) == 3 && domain == card->pci_domain &&
-           bus == card->pci_bus && slot == card->pci_device;
+    return sscanf(text, "%x:%x:%x", &domain, &bus, &slot) == 3 && domain == card->pci_domain && bus == card->pci_bus &&
+           slot == card->pci_device;
 }
 
 SIM_API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {

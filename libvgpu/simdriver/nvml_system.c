@@ -122,8 +122,7 @@ SIM_API const char *nvmlErrorString(nvmlReturn_t result) {
 
 SIM_API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length) {
     nvmlReturn_t result = sim_nvml_ready();
-    return result != NVML_SUCCESS ? result
-                                  : sim_nvml_copy_text(version, length, sim_nvml.description.driver_version);
+    return result != NVML_SUCCESS ? result : sim_nvml_copy_text(version, length, sim_nvml.description.driver_version);
 }
 
 SIM_API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length) {

@@ -64,8 +64,7 @@ static void print_process(struct sim_books *books, const struct sim_process *pro
     printf("%s{\"pid\": %d, \"name\": ", first ? "" : ", ", (int)sim_books_pid(books, process));
     print_text(process->name);
     printf(", \"used_bytes\": %llu, \"allocations\": %u, \"contexts\": %u, \"launches\": %llu}",
-           (unsigned long long)held->used_bytes, held->allocations, held->contexts,
-           (unsigned long long)held->launches);
+           (unsigned long long)held->used_bytes, held->allocations, held->contexts, (unsigned long long)held->launches);
 }
 
 static void print_unsupported(const char *key, const char *const names[], size_t count, _Atomic uint64_t *calls) {
