@@ -22,7 +22,7 @@ import yaml
 from hami_model import events
 from hami_sim.controlplane import ApiError, ControlPlane, RestClient
 from hami_sim.loopback_ports import choose_free_ports
-from hami_sim.processes import Program, start_program, stop_program, wait_until_ready
+from hami_sim.processes import start_program, stop_program, wait_until_ready
 from hami_sim.testing import run_outside_loop
 
 Json = dict[str, Any]
