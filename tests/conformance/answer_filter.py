@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from hami_model import device_config, kube
+from hami_model import additions, device_config, keys, kube
 from hami_model.ids import AllocationId
 from hami_model.requests import Policies
+from hami_scheduler.core import extender
 from hami_scheduler.core.filter import filter_pod
 from hami_scheduler.core.ledger import Ledger
 from vectors import Row
@@ -22,25 +24,33 @@ def answer(row: Row) -> dict[str, Any]:
     ledger = _ledger(row)
     _deliver_objects(ledger, row)
     _register_nodes(ledger, row)
-    pod = msgspec.convert(row["pod"], kube.Pod)
-    found = filter_pod(ledger, pod, row["node_names"], allocation_id=ALLOCATION, now=NOW)
+    body = json.dumps({"Pod": row["pod"], "Nodes": None, "NodeNames": row["node_names"]})
+    arguments = extender.decode_filter(body.encode())
+    pod = arguments.pod
+    found = filter_pod(ledger, pod, arguments.node_names or [], allocation_id=ALLOCATION, now=NOW)
+    failed = {**found.failed_nodes, **found.unresolvable_nodes}
+    booked = ledger.cluster.booked(pod.uid)
     return {
         "node": found.reservation.node if found.reservation is not None else None,
         "node_names": found.node_names,
         "annotations": _changed(found.annotations, pod.annotations),
         "labels": _changed(found.labels, pod.labels),
-        "failed_nodes": {**found.failed_nodes, **found.unresolvable_nodes},
+        "failed_nodes": failed,
         "error": found.error,
         "scores": found.scores,
+        "node_reasons": found.placement.failed_nodes() if found.placement is not None else failed,
         "booked": {
             card_id: {"mem": memory, "cores": cores, "slots": slots}
-            for card_id, (memory, cores, slots) in ledger.cluster.booked(pod.uid).items()
-        },
+            for card_id, (memory, cores, slots) in booked.items()
+        }
+        or None,
     }
 
 
 def _changed(written: dict[str, str], before: dict[str, str]) -> dict[str, str]:
-    return {key: value for key, value in written.items() if before.get(key) != value}
+    """Without the time, which differs from run to run, and what we add to HAMi's wire."""
+    left_out = additions.names("pod-annotation") | {keys.ASSIGNED_TIME}
+    return {key: value for key, value in written.items() if before.get(key) != value and key not in left_out}
 
 
 def _ledger(row: Row) -> Ledger:

@@ -84,7 +84,8 @@ def _wire_suspicion(row: Row) -> str | None:
 
 
 def _webhook_suspicion(row: Row) -> str | None:
-    pod = ((row.get("review") or {}).get("request") or {}).get("object")
+    request = (row.get("review") or {}).get("request")
+    pod = request.get("object") if isinstance(request, dict) else None
     if not isinstance(pod, dict):
         return None
     if _asks_oddly(pod, row["config"]):

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import hami_engine as engine
 from hami_model import cards
 from hami_model.ids import CardId
 from hami_model.requests import CardConstraint, CardRequest, ContainerRequest, PodRequest
+
+_INDEX_MAX: Final = 2**32 - 1
+_NUMA_MIN: Final = -(2**31)
+_NUMA_MAX: Final = 2**31 - 1
+"""An annotation may carry wider numbers; they only order cards, so the engine gets the nearest it can hold."""
 
 
 def card(vendor: str, found: cards.Card, *, cordoned: bool) -> engine.Card:
@@ -15,11 +21,11 @@ def card(vendor: str, found: cards.Card, *, cordoned: bool) -> engine.Card:
         id=found.id,
         vendor=vendor,
         model=found.model,
-        index=found.index,
+        index=min(found.index, _INDEX_MAX),
         slots=found.slots,
         memory_mib=found.memory_mib,
         cores_percent=found.cores_percent,
-        numa=found.numa,
+        numa=min(max(found.numa, _NUMA_MIN), _NUMA_MAX),
         mode=found.mode,
         healthy=found.healthy,
         cordoned=cordoned,
