@@ -6,7 +6,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 MEMBERS := libs/hami-model libs/hami-chassis libs/kubelet-api libs/hami-sim services/scheduler services/webhook services/node-agent services/monitor
-PY_SOURCES := $(foreach m,$(MEMBERS),$(m)/src) rust-core/python
 VECTORS ?= tests/data/vectors
 OUT ?= out/conformance
 
@@ -44,11 +43,11 @@ lock: | $(BIN)/uv ## Write requirements.lock anew from the pyproject files (vers
 # ---- checks ----------------------------------------------------------------------------------------------------
 
 .PHONY: check
-check: setup ## The quick part of the tests: format, lint, types, imports, unit tests
+check: setup libvgpu ## The quick part of the tests: format, lint, types, imports, unit tests
 	$(BIN)/python tools/run_suites.py --quick
 
 .PHONY: test
-test: setup ## Every test and check
+test: setup libvgpu kubernetes ## Every test and check
 	$(BIN)/python tools/run_suites.py $(if $(REQUIRED),--required $(REQUIRED))
 
 .PHONY: format
@@ -63,6 +62,11 @@ clean: ## Remove what was built
 	rm -rf $(VENV) rust-core/target libvgpu/build out
 
 # ---- the local cluster's programs ------------------------------------------------------------------------------
+
+.PHONY: libvgpu
+libvgpu: ## Build the isolation library, the simulated driver and the workloads into libvgpu/build
+	@cmake -S libvgpu -B libvgpu/build -DCMAKE_BUILD_TYPE=RelWithDebInfo > /dev/null
+	@cmake --build libvgpu/build -j2 > libvgpu/build/build.log || { cat libvgpu/build/build.log; exit 1; }
 
 .PHONY: kubernetes
 kubernetes: setup ## Find or build the programs of the local control plane (minutes the first time, cached outside the tree)

@@ -54,13 +54,9 @@ def run(suite: Suite) -> Outcome:
 
 def main() -> int:
     """Runs what the arguments select."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="only the quick suites")
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="NAME", help="only this suite (repeatable)"
-    )
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this suite (repeatable)")
     parser.add_argument("--required", type=Path, help="file that names the suites that may not be skipped")
     arguments = parser.parse_args()
 
