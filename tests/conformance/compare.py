@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compare_filter import compare_filter
+from compare_node import compare_allocate, compare_register
 from decisions import deferral, suspicion
 from pod_objects import normalised
-from vectors import Group, Row, rows
+from vectors import Group, Row, groups, rows
 
 MUST_RUN = frozenset(
     {
@@ -54,7 +55,7 @@ def compare_all(found: list[Group], out: Path) -> int:
         )
         for row_id, difference in outcome.failures.items():
             print(f"    {row_id}: {difference}")
-        failed = failed or bool(outcome.failures) or (bool(absent) and group.label in MUST_RUN)
+        failed = failed or bool(outcome.failures) or (bool(absent) and group.name in MUST_RUN)
     for reason, count in sorted(reasons.items()):
         print(f"{reason}: {count}")
     return 1 if failed else 0
@@ -102,7 +103,13 @@ def _compared(group: Group, row: Row, got: dict[str, Any]) -> tuple[str, str]:
 
 
 def comparison(group: str) -> Compare:
-    return {"wire": compare_wire, "webhook": compare_webhook}.get(group, compare_filter)
+    special = {
+        "wire": compare_wire,
+        "webhook": compare_webhook,
+        "node-allocate": compare_allocate,
+        "node-register": compare_register,
+    }
+    return special.get(group, compare_filter)
 
 
 def compare_wire(expect: dict[str, Any], got: dict[str, Any], row: Row) -> str:
@@ -128,6 +135,4 @@ def compare_webhook(expect: dict[str, Any], got: dict[str, Any], _row: Row) -> s
 
 
 if __name__ == "__main__":
-    from vectors import groups
-
     sys.exit(compare_all(groups(Path(sys.argv[1])), Path(sys.argv[2])))

@@ -36,14 +36,15 @@ def _differences(expect: dict[str, Any], got: dict[str, Any]) -> list[str]:
 
 def _comparable(annotations: dict[str, str]) -> dict[str, Any]:
     kept = {key: value for key, value in annotations.items() if key not in IGNORED}
-    return {key: _slots(value) if key in DEVICE_KEYS else value for key, value in kept.items()}
+    return {key: slots(value) if key in DEVICE_KEYS else value for key, value in kept.items()}
 
 
-def _slots(text: str) -> list[list[str]]:
-    slots = [[item for item in slot.split(":") if item] for slot in text.split(";")]
-    while slots and not slots[-1]:
-        slots.pop()
-    return slots
+def slots(text: str) -> list[list[str]]:
+    """A device annotation without its trailing empty slots."""
+    found = [[item for item in slot.split(":") if item] for slot in text.split(";")]
+    while found and not found[-1]:
+        found.pop()
+    return found
 
 
 def _is_equally_good(expect: dict[str, Any], got: dict[str, Any], row: Row) -> bool:
@@ -63,5 +64,5 @@ def _shares(answer: dict[str, Any], row: Row) -> list[list[str]]:
     """Slots without the cards' ids; without memory where it is a percentage and cards differ in size."""
     asks = [amounts(container, "limits") for container in containers(row["pod"])]
     fixed = all("nvidia.com/gpumem" in limits for limits in asks if "nvidia.com/gpu" in limits)
-    slots = [[item.split(",")[1:] for item in slot] for slot in _slots(answer["annotations"].get(DEVICE_KEYS[0], ""))]
-    return [[",".join(fields if fixed else (fields[0], fields[2])) for fields in slot] for slot in slots]
+    shares = [[item.split(",")[1:] for item in slot] for slot in slots(answer["annotations"].get(DEVICE_KEYS[0], ""))]
+    return [[",".join(fields if fixed else (fields[0], fields[2])) for fields in slot] for slot in shares]

@@ -26,7 +26,16 @@ SUSPICIONS = (
     "quota-with-init",
 )
 """Every kind of our own decisions, as documented."""
-DEFERRALS = ("another accelerator family", "simulation", "MIG", "topology-aware policy")
+DEFERRALS = (
+    "another accelerator family",
+    "simulation",
+    "MIG",
+    "topology-aware policy",
+    "another device list strategy",
+    "IMEX channels",
+    "GDS, GDRCopy and MOFED devices",
+    "another hook path",
+)
 
 
 # ---- deferral -------------------------------------------------------------------------------------------------------
@@ -40,7 +49,31 @@ def deferral(row: Row) -> str | None:
         return "simulation"
     if "nodes" in row and "pod" in row:
         return _filter_deferral(row)
+    if row.get("op") in ("allocate", "preferred", "register"):
+        return _node_deferral(row)
     return None
+
+
+def _node_deferral(row: Row) -> str | None:
+    config = row["config"]
+    asked = " ".join([*config["flags"], *(f"{key}={value}" for key, value in config["env"].items())]).lower()
+    kinds = {
+        "MIG": _has_mig_cards(row),
+        "another device list strategy": "device-list-strategy" in asked
+        or "device_list_strategy" in asked
+        or "device-id-strategy" in asked,
+        "IMEX channels": "imex" in asked,
+        "GDS, GDRCopy and MOFED devices": any(word in asked for word in ("gds", "gdrcopy", "mofed")),
+        "another hook path": config["env"].get("HOOK_PATH", "") not in ("", "/usr/local"),
+    }
+    return next((kind for kind, holds in kinds.items() if holds), None)
+
+
+def _has_mig_cards(row: Row) -> bool:
+    """Also static MIG, whose devices the vectors add after discovery, and what shares them in time."""
+    own = [device for device in row["devices"] if device.get("mig_mode") or device.get("gi_profiles")]
+    mode = '"operatingmode": "mig"' in (row["config"]["node_config_json"] or "")
+    return bool(own) or mode or bool(row.get("rm_extra_devices")) or "sharing" in row["config"]["device_config"]
 
 
 def _filter_deferral(row: Row) -> str | None:

@@ -1,0 +1,122 @@
+"""Comparing what the node agent answers kubelet and writes on its node."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from compare_filter import DEVICE_KEYS, slots
+from hami_model import additions, register
+from vectors import Row
+
+_UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_CACHE = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT_"
+
+
+def compare_allocate(expect: dict[str, Any], got: dict[str, Any], row: Row) -> str:
+    if expect.get("start_error") is not None or got.get("start_error") is not None:
+        pairs: dict[str, tuple[Any, Any]] = {
+            "start_error": (bool(expect.get("start_error")), bool(got.get("start_error")))
+        }
+    else:
+        pairs = {
+            "error": (expect["error"] is None, got["error"] is None),
+            "response": (_response(expect["response"]), _response(got["response"])),
+            "pod_annotations_after": (_pods(expect), _pods(got)),
+            "lock_after": (expect.get("lock_after"), got.get("lock_after")),
+        }
+    differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    if not differing:
+        return "passed"
+    if list(differing) == ["response"] and "order-hazard" in row.get("tags", []):
+        theirs, ours = differing["response"]
+        if _limits_apart(theirs) == _limits_apart(ours):
+            return "soft"
+    return "; ".join(f"{name}: {ours} instead of {theirs}" for name, (theirs, ours) in differing.items())
+
+
+def _response(response: Any) -> Any:
+    if response is None:
+        return None
+    return [_container(answer) if isinstance(answer, dict) else answer for answer in response["container_responses"]]
+
+
+def _container(answer: dict[str, Any]) -> dict[str, Any]:
+    """One container's answer with what is random or unordered taken out, and without what we add."""
+    left_out = additions.names("environment")
+    envs = {key: value for key, value in answer["envs"].items() if key not in left_out}
+    if _CACHE in envs:
+        envs[_CACHE] = _UUID4.sub("<UUID4>", envs[_CACHE])
+    return {
+        "envs": envs,
+        "mounts": sorted(answer["mounts"], key=lambda mount: (mount["container_path"], mount["host_path"])),
+        "devices": sorted(answer["devices"], key=lambda device: (device["container_path"], device["host_path"])),
+        "annotations": {_UUID4.sub("<UUID4>", key): value for key, value in answer["annotations"].items()},
+        "cdi_devices": answer["cdi_devices"],
+    }
+
+
+def _limits_apart(response: list[dict[str, Any]]) -> list[tuple[dict[str, Any], list[str]]]:
+    """The answers with memory limits and visible devices as sets: which limit is whose is decided by the order."""
+    found = []
+    for answer in response:
+        envs = answer["envs"]
+        limits = sorted(value for key, value in envs.items() if key.startswith(_LIMIT))
+        visible = sorted(value for text in [envs.get("NVIDIA_VISIBLE_DEVICES", "")] for value in text.split(","))
+        others = {
+            key: value for key, value in envs.items() if not key.startswith(_LIMIT) and key != "NVIDIA_VISIBLE_DEVICES"
+        }
+        found.append(({**answer, "envs": others}, [*limits, *visible]))
+    return found
+
+
+def _pods(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    left_out = additions.names("pod-annotation")
+    return {
+        pod: {
+            key: slots(value) if key in DEVICE_KEYS else value
+            for key, value in (annotations or {}).items()
+            if key not in left_out
+        }
+        for pod, annotations in (answer.get("pod_annotations_after") or {}).items()
+    }
+
+
+def compare_register(expect: dict[str, Any], got: dict[str, Any], _row: Row) -> str:
+    if expect.get("start_error") is not None or got.get("start_error") is not None:
+        same = bool(expect.get("start_error")) == bool(got.get("start_error"))
+        return "passed" if same else f"start_error: {got.get('start_error')!r} instead of {expect.get('start_error')!r}"
+    pairs = {
+        "register_annotation": (_elements(expect, "register_annotation"), _elements(got, "register_annotation")),
+        "score_annotation": (_elements(expect, "score_annotation"), _elements(got, "score_annotation")),
+        "other_annotations": (expect["other_annotations"], got["other_annotations"]),
+        "passes": (_passes(expect), _passes(got)),
+        "kubelet_devices": (_by_uuid(expect), _by_uuid(got)),
+        "events": (_events(expect), _events(got)),
+        "not_started": (bool(expect.get("not_started")), bool(got.get("not_started"))),
+    }
+    differing = [f"{name}: {ours} instead of {theirs}" for name, (theirs, ours) in pairs.items() if theirs != ours]
+    return "; ".join(differing) or "passed"
+
+
+def _elements(answer: dict[str, Any], name: str) -> list[list[tuple[str, Any]]] | None:
+    """An array's objects with their keys in the order written, in any order of the objects."""
+    text = answer[name]
+    if text is None:
+        return None
+    found = json.loads(text, object_pairs_hook=lambda pairs: [p for p in pairs if p[0] != register.HANDOFF_FIELD])
+    return sorted(found, key=str)
+
+
+def _passes(answer: dict[str, Any]) -> list[tuple[bool, bool]]:
+    return [(found["changed"], found["error"] is None) for found in answer.get("passes") or []]
+
+
+def _by_uuid(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    return sorted(answer.get("kubelet_devices") or [], key=lambda device: str(device["uuid"]))
+
+
+def _events(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    return sorted((event["type"], event["reason"]) for event in answer.get("events") or [])
