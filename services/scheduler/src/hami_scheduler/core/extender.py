@@ -6,16 +6,18 @@ otherwise (Go readers accept any case) take a slower path.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from hami_model import go_json, kube
 from hami_model.errors import MalformedJson
 
+from hami_scheduler.core.filter import FilterAnswer
+
 
 class FilterArguments(msgspec.Struct, frozen=True, kw_only=True):
     pod: kube.Pod = msgspec.field(name="Pod")
-    nodes: msgspec.Raw | None = msgspec.field(name="Nodes", default=None)
+    nodes: dict[str, Any] | None = msgspec.field(name="Nodes", default=None)
     """Full Node objects: sent only by callers that simulate (nodeCacheCapable false)."""
     node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)
 
@@ -23,7 +25,7 @@ class FilterArguments(msgspec.Struct, frozen=True, kw_only=True):
 class FilterResult(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to /filter. Field names are those of the wire."""
 
-    nodes: msgspec.Raw | None = msgspec.field(name="Nodes", default=None)
+    nodes: dict[str, Any] | None = msgspec.field(name="Nodes", default=None)
     node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)
     failed_nodes: dict[str, str] | None = msgspec.field(name="FailedNodes", default=None)
     failed_and_unresolvable_nodes: dict[str, str] | None = msgspec.field(
@@ -91,6 +93,17 @@ def _plain(tree: object) -> object:
     if isinstance(tree, go_json.Number):
         return float(tree.text) if any(mark in tree.text for mark in ".eE") else int(tree.text)
     return tree
+
+
+def filter_result(answer: FilterAnswer) -> FilterResult:
+    """The answer in the words of the wire."""
+    if answer.error is not None:
+        return FilterResult(error=answer.error)
+    if answer.node_names is not None:
+        return FilterResult(node_names=answer.node_names)
+    return FilterResult(
+        failed_nodes=answer.failed_nodes or None, failed_and_unresolvable_nodes=answer.unresolvable_nodes or None
+    )
 
 
 def encode(result: FilterResult | BindResult) -> bytes:
