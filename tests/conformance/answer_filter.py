@@ -28,15 +28,16 @@ def answer(row: Row) -> dict[str, Any]:
     arguments = extender.decode_filter(body.encode())
     pod = arguments.pod
     found = filter_pod(ledger, pod, arguments.node_names or [], allocation_id=ALLOCATION, now=NOW)
-    failed = {**found.failed_nodes, **found.unresolvable_nodes}
+    result = json.loads(extender.encode(extender.filter_result(found)))
+    failed = {**(result["FailedNodes"] or {}), **(result["FailedAndUnresolvableNodes"] or {})}
     booked = ledger.cluster.booked(pod.uid)
     return {
         "node": found.reservation.node if found.reservation is not None else None,
-        "node_names": found.node_names,
+        "node_names": result["NodeNames"],
         "annotations": _changed(found.annotations, pod.annotations),
         "labels": _changed(found.labels, pod.labels),
         "failed_nodes": failed,
-        "error": found.error,
+        "error": result["Error"] or None,
         "scores": found.scores,
         "node_reasons": found.placement.failed_nodes() if found.placement is not None else failed,
         "booked": {
