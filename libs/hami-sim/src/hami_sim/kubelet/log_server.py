@@ -7,7 +7,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
+from typing import BinaryIO
 
 from aiohttp import web
 
@@ -77,7 +77,7 @@ class LogServer:
         names = request.match_info
         previous = request.query.get("previous") == "true"
         process = self._find(names["namespace"], names["pod"], names["container"], previous)
-        if process is None:
+        if process is None or not process.log_path.exists():
             what = "previous terminated container" if previous else "container"
             raise web.HTTPNotFound(
                 text=f'{what} "{names["container"]}" in pod "{names["pod"]}" not found or not started\n'
@@ -100,43 +100,32 @@ async def _healthz(_: web.Request) -> web.Response:
 async def _send(
     response: web.StreamResponse, process: ContainerProcess, tail: int | None, limit: int | None, *, follow: bool
 ) -> None:
-    position = await asyncio.to_thread(_tail_position, process.log_path, tail)
-    left = limit
-    while left is None or left > 0:
-        over = process.end() is not None
-        chunk = await asyncio.to_thread(_read, process.log_path, position, _CHUNK_BYTES)
-        position += len(chunk)
-        if chunk:
-            await response.write(chunk if left is None else chunk[:left])
-            left = None if left is None else left - len(chunk)
-        elif over or not follow:
-            return
-        else:
-            await asyncio.sleep(_POLL_SECONDS)
+    """The file stays open: what was written last can be read after the pod's folder is gone."""
+    with await asyncio.to_thread(process.log_path.open, "rb") as file:
+        await asyncio.to_thread(_skip_to_last_lines, file, tail)
+        left = limit
+        while left is None or left > 0:
+            over = process.is_over()
+            chunk = await asyncio.to_thread(file.read, _CHUNK_BYTES)
+            if chunk:
+                await response.write(chunk if left is None else chunk[:left])
+                left = None if left is None else left - len(chunk)
+            elif over or not follow:
+                return
+            else:
+                await asyncio.sleep(_POLL_SECONDS)
 
 
-def _read(path: Path, position: int, size: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(position)
-            return file.read(size)
-    except FileNotFoundError:
-        return b""
-
-
-def _tail_position(path: Path, lines: int | None) -> int:
-    """Where the last `lines` lines begin."""
+def _skip_to_last_lines(file: BinaryIO, lines: int | None) -> None:
+    """None: from the beginning."""
     if lines is None:
-        return 0
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return 0
+        return
+    content = file.read()
     if lines <= 0:
-        return len(content)
+        return
     end = len(content) - 1 if content.endswith(b"\n") else len(content)
     for _ in range(lines):
         end = content.rfind(b"\n", 0, end)
         if end < 0:
-            return 0
-    return end + 1
+            break
+    file.seek(max(end + 1, 0))

@@ -77,6 +77,10 @@ class ContainerProcess:
         """None: it runs, or its shim died without a word."""
         return _read(self.folder / "exit.json", ProcessEnd)
 
+    def is_over(self) -> bool:
+        """It ended, or its pod is gone."""
+        return self.end() is not None or not self.folder.exists()
+
     def signal(self, number: int) -> None:
         """To the container's first process; nothing happens when it is over."""
         start = self.begin()
