@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import ipaddress
 import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from hami_chassis.metrics import ChassisMetrics
 from prometheus_client import CollectorRegistry
 
@@ -19,6 +25,50 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+class Authority:
+    """A certificate authority for tests."""
+
+    def __init__(self, name: str) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.certificate = self._sign(self._name, self._key, authority=True)
+
+    @property
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    def issue(self, name: str, folder: Path) -> tuple[Path, Path]:
+        """Writes `<name>.crt` and `<name>.key`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate_file, key_file = folder / f"{name}.crt", folder / f"{name}.key"
+        certificate_file.write_bytes(self._sign(subject, key).public_bytes(serialization.Encoding.PEM))
+        key_file.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return certificate_file, key_file
+
+    def _sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, authority: bool = False
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+
 class NatsServer:
     """A nats-server with JetStream that can be stopped, and started again with or without its data."""
 
@@ -26,6 +76,7 @@ class NatsServer:
         self._folder = folder
         self._generation = 0
         self.port = free_port()
+        self.credentials: dict[str, str] = {}
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -69,3 +120,8 @@ async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
 @pytest.fixture
 def metrics() -> ChassisMetrics:
     return ChassisMetrics(CollectorRegistry())
+
+
+@pytest.fixture
+def new_authority() -> type[Authority]:
+    return Authority

@@ -36,7 +36,7 @@ def headers(event_id: str) -> dict[str, str]:
 @pytest.fixture
 def new_bus(nats_server, metrics) -> Callable[..., Bus]:
     def make(*, streams=(STREAM,), on_overflow=None, **changes) -> Bus:
-        settings = BusSettings(servers=(nats_server.url,), reconnect_seconds=0.05, **changes)
+        settings = BusSettings(**({"servers": (nats_server.url,), "reconnect_seconds": 0.05} | changes))
         return Bus(settings, name=f"bus-{next(_numbers)}", metrics=metrics, streams=streams, on_overflow=on_overflow)
 
     return make
@@ -44,7 +44,7 @@ def new_bus(nats_server, metrics) -> Callable[..., Bus]:
 
 async def stored(nats_server, stream: str = "TEST") -> list[tuple[str, bytes, str]]:
     """Subject, payload and id of all messages of the stream, read by a plain client."""
-    client = await nats.connect(nats_server.url)
+    client = await nats.connect(nats_server.url, **nats_server.credentials)
     try:
         jetstream = client.jetstream()
         state = (await jetstream.stream_info(stream)).state
@@ -394,3 +394,114 @@ async def test_a_query_without_anybody_to_answer_is_transient(nats_server, new_b
         await bus.wait_connected()
         with pytest.raises(Transient, match="nobody answers"):
             await bus.request("nobody.home", b"")
+
+
+PERMISSIONS = """
+authorization {
+  users = [
+    {user: all, password: secret}
+    {user: node, password: "n1", permissions: {publish: ["test.n1.>", "$JS.API.>"], subscribe: ">"}}
+  ]
+}
+"""
+
+
+async def test_a_user_may_publish_only_where_it_is_allowed(nats_server, new_bus, tmp_path, metrics):
+    (tmp_path / "nats.conf").write_text(PERMISSIONS)
+    await nats_server.start(options=("-c", str(tmp_path / "nats.conf")))
+    async with running(new_bus(user="node", password="n1")) as bus:
+        bus.publish("test.n2.x", b"forged", headers("forged"))
+        bus.publish("test.n1.x", b"own", headers("own"))
+        await bus.wait_published()
+    nats_server.credentials = {"user": "all", "password": "secret"}
+    assert [event_id for _, _, event_id in await stored(nats_server)] == ["own"]
+    assert metrics.bus_dropped.labels("refused")._value.get() == 1
+
+
+async def test_wrong_credentials_are_tried_again_until_the_server_knows_them(nats_server, new_bus, tmp_path):
+    config = tmp_path / "nats.conf"
+    config.write_text("authorization {user: all, password: other}")
+    await nats_server.start(options=("-c", str(config)))
+    async with running(new_bus(user="all", password="secret")) as bus:
+        bus.publish("test.a", b"x", headers("x"))
+        await asyncio.sleep(0.2)  # some tries are refused meanwhile
+        assert not bus.connected
+        await nats_server.stop()
+        config.write_text("authorization {user: all, password: secret}")
+        await nats_server.start(options=("-c", str(config)))
+        await bus.wait_published()
+
+
+async def test_tls_to_nats_with_a_client_certificate(nats_server, new_bus, new_authority, tmp_path):
+    authority = new_authority("ca")
+    (tmp_path / "ca.crt").write_bytes(authority.pem)
+    certificate, key = authority.issue("server", tmp_path)
+    own_certificate, own_key = authority.issue("client", tmp_path)
+    await nats_server.start(
+        options=(
+            "--tlsverify",
+            "--tlscert",
+            str(certificate),
+            "--tlskey",
+            str(key),
+            "--tlscacert",
+            str(tmp_path / "ca.crt"),
+        )
+    )
+    files = {
+        "tls_ca_file": str(tmp_path / "ca.crt"), "tls_cert_file": str(own_certificate), "tls_key_file": str(own_key),
+        "servers": (nats_server.url.replace("nats://", "tls://"),),
+    }  # fmt: skip
+    async with running(new_bus(**files)) as bus:
+        bus.publish("test.a", b"x", headers("x"))
+        await bus.wait_published()
+    with pytest.raises(Permanent, match="certificates for NATS"):
+        new_bus(**(files | {"tls_cert_file": str(tmp_path / "missing")}))
+
+
+async def test_a_service_answers_only_while_it_is_active(nats_server, new_bus):
+    await nats_server.start()
+
+    def named(name: bytes):
+        async def answer(_message: Message) -> Reply:
+            return Reply(payload=name)
+
+        return MicroService(
+            name="who", version="1.0.0", description="", endpoints=[Endpoint(name="who", subject="who", answer=answer)]
+        )
+
+    one, two, client = new_bus(streams=()), new_bus(streams=()), new_bus(streams=())
+    leader, follower = one.serve(named(b"one")), two.serve(named(b"two"), active=False)
+    async with running(one), running(two), running(client):
+        await client.wait_connected()
+        assert (await until_answered(lambda: client.request("who", b""))).payload == b"one"
+        leader.deactivate()
+        follower.activate()
+        await until_answer_is(client, b"two")
+        follower.deactivate()
+        leader.activate()
+        await until_answer_is(client, b"one")
+
+
+async def until_answer_is(client: Bus, payload: bytes) -> None:
+    while (await until_answered(lambda: client.request("who", b""))).payload != payload:  # noqa: ASYNC110  # only asking tells
+        await asyncio.sleep(0.01)
+
+
+async def test_an_overflow_callback_that_is_interrupted_is_called_again(nats_server, new_bus):
+    calls: list[int] = []
+    done = asyncio.Event()
+
+    async def on_overflow(dropped: int) -> None:
+        calls.append(dropped)
+        if len(calls) < 3:
+            raise Transient("the ledger is away")
+        done.set()
+
+    bus = new_bus(outbox_max_messages=1, on_overflow=on_overflow)
+    async with running(bus):
+        for number in range(3):
+            bus.publish("test.a", b"x", headers(f"id-{number}"))
+        await nats_server.start()
+        await done.wait()
+    assert calls == [2, 2, 2]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,10 +11,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from hami_chassis.http import HttpServer, HttpSettings, add_observation_routes, json_response, new_app, read_body
 from hami_chassis.tls import CertificateUnusable, ReloadingTls, TlsSettings
 from hami_sim.manual_clock import ManualClock
@@ -137,51 +131,7 @@ async def test_a_stopping_server_answers_what_is_in_flight():
 # ---- TLS -----------------------------------------------------------------------------------------------------
 
 
-class Authority:
-    """A certificate authority for tests."""
-
-    def __init__(self, name: str) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.certificate = self._sign(self._name, self._key, authority=True)
-
-    @property
-    def pem(self) -> bytes:
-        return self.certificate.public_bytes(serialization.Encoding.PEM)
-
-    def issue(self, name: str, folder: Path) -> tuple[Path, Path]:
-        """Writes `<name>.crt` and `<name>.key`."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate_file, key_file = folder / f"{name}.crt", folder / f"{name}.key"
-        certificate_file.write_bytes(self._sign(subject, key).public_bytes(serialization.Encoding.PEM))
-        key_file.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
-        return certificate_file, key_file
-
-    def _sign(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, authority: bool = False
-    ) -> x509.Certificate:
-        now = datetime.datetime.now(datetime.UTC)
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
-
-
-def client_context(authority: Authority, pair: tuple[Path, Path] | None = None) -> ssl.SSLContext:
+def client_context(authority, pair: tuple[Path, Path] | None = None) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=authority.pem.decode())
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if pair is not None:
@@ -197,8 +147,8 @@ async def common_name_served(server: HttpServer, context: ssl.SSLContext) -> str
     return certificate["subject"][0][0][1]
 
 
-async def test_a_renewed_certificate_is_served_and_a_half_written_one_is_not(tmp_path):
-    authority = Authority("ca")
+async def test_a_renewed_certificate_is_served_and_a_half_written_one_is_not(tmp_path, new_authority):
+    authority = new_authority("ca")
     certificate_file, key_file = authority.issue("first", tmp_path)
     settings = TlsSettings(cert_file=str(certificate_file), key_file=str(key_file), reload_seconds=10)
     clock = ManualClock()
@@ -224,8 +174,8 @@ async def test_a_renewed_certificate_is_served_and_a_half_written_one_is_not(tmp
     await asyncio.wait([reloader])
 
 
-async def test_only_clients_of_the_authority_are_served(tmp_path):
-    authority, stranger = Authority("ca"), Authority("stranger")
+async def test_only_clients_of_the_authority_are_served(tmp_path, new_authority):
+    authority, stranger = new_authority("ca"), new_authority("stranger")
     certificate_file, key_file = authority.issue("server", tmp_path)
     (tmp_path / "ca.crt").write_bytes(authority.pem)
     settings = TlsSettings(
@@ -257,8 +207,8 @@ async def test_only_clients_of_the_authority_are_served(tmp_path):
 
 
 @pytest.mark.parametrize("broken", ["cert_file", "key_file", "client_ca_file"])
-def test_files_that_cannot_be_served_say_which(tmp_path, broken):
-    authority = Authority("ca")
+def test_files_that_cannot_be_served_say_which(tmp_path, new_authority, broken):
+    authority = new_authority("ca")
     certificate_file, key_file = authority.issue("server", tmp_path)
     files = {"cert_file": str(certificate_file), "key_file": str(key_file), "client_ca_file": str(tmp_path / "ca.crt")}
     (tmp_path / "ca.crt").write_bytes(authority.pem)

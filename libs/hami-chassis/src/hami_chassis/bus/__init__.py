@@ -7,7 +7,7 @@ from hami_chassis.bus.connection import Bus
 from hami_chassis.bus.consumers import DurableConsumer
 from hami_chassis.bus.messages import Message, Reply
 from hami_chassis.bus.outbox import Outbox, Outgoing
-from hami_chassis.bus.queries import Endpoint, MicroService
+from hami_chassis.bus.queries import Endpoint, MicroService, Serving
 from hami_chassis.bus.seen import SeenIds
 from hami_chassis.bus.settings import BusSettings
 from hami_chassis.bus.streams import Stream
@@ -23,5 +23,6 @@ __all__ = [
     "Outgoing",
     "Reply",
     "SeenIds",
+    "Serving",
     "Stream",
 ]

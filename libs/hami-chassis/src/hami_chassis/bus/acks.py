@@ -28,7 +28,7 @@ class Fate(Enum):
     NO_STREAM = "no-stream"
     """No stream wants this subject (any more)."""
     REFUSED = "refused"
-    """It can never be stored: too large, or not valid."""
+    """It can never be stored: too large, not valid, or not allowed."""
 
 
 class _AckError(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class AckedPublisher:
         self._client = client
         self._ack_timeout_seconds = ack_timeout_seconds
         self._inbox = client.new_inbox()
-        self._waiting: dict[str, asyncio.Future[Fate]] = {}
+        self._waiting: dict[str, tuple[str, asyncio.Future[Fate]]] = {}
         self._number = 0
 
     async def start(self) -> None:
@@ -68,7 +68,7 @@ class AckedPublisher:
                 self._number += 1
                 token = str(self._number)
                 waiter: asyncio.Future[Fate] = loop.create_future()
-                self._waiting[token] = waiter
+                self._waiting[token] = (message.subject, waiter)
                 tokens.append(token)
                 fates.append(waiter)
                 await self._send(message, token, waiter)
@@ -77,6 +77,12 @@ class AckedPublisher:
         finally:
             for token in tokens:
                 self._waiting.pop(token, None)
+
+    def refuse(self, subject: str) -> None:
+        """The server does not let this user publish there: it answers nothing, so its error is taken as the answer."""
+        for waiting_subject, waiter in self._waiting.values():
+            if waiting_subject == subject and not waiter.done():
+                waiter.set_result(Fate.REFUSED)
 
     async def _send(self, message: Outgoing, token: str, waiter: asyncio.Future[Fate]) -> None:
         try:
@@ -95,7 +101,7 @@ class AckedPublisher:
             waiter.set_result(Fate.AGAIN)
 
     async def _on_ack(self, message: Msg) -> None:
-        waiter = self._waiting.get(message.subject.rpartition(".")[2])
+        _, waiter = self._waiting.get(message.subject.rpartition(".")[2], ("", None))
         if waiter is None or waiter.done():
             return
         if (message.headers or {}).get("Status") == "503":

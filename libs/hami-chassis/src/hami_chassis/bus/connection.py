@@ -7,37 +7,35 @@ subscribe(), consume(), serve() are declared before `run` and are there whenever
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-import msgspec
 from nats.aio.client import Client
-from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError, SlowConsumerError
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from nats.js.errors import NotFoundError
 
-from hami_chassis.bus.acks import AckedPublisher, Fate
 from hami_chassis.bus.consumers import ConsumerLoop, DurableConsumer
 from hami_chassis.bus.messages import Message, from_nats, from_stream
-from hami_chassis.bus.outbox import Outbox, Outgoing
-from hami_chassis.bus.queries import MicroService, start_service
+from hami_chassis.bus.outbox import Outgoing
+from hami_chassis.bus.publishing import BUS_BACKOFF, NATS_ERRORS, OnOverflow, Publishing, raise_if_cancelled
+from hami_chassis.bus.queries import MicroService, Serving
 from hami_chassis.bus.settings import BusSettings, tls_context
-from hami_chassis.bus.streams import Stream, ensure_streams
+from hami_chassis.bus.streams import Stream
 from hami_chassis.errors import Permanent, Transient
 from hami_chassis.log import get_logger
 from hami_chassis.metrics import ChassisMetrics
-from hami_chassis.retry import Backoff, Retries
+from hami_chassis.retry import Retries
 
 log = get_logger("bus")
 
 Handle = Callable[[Message], Awaitable[None]]
-OnOverflow = Callable[[int], Awaitable[None]]
 
-_BACKOFF = Backoff(first_seconds=0.1, limit_seconds=5.0)
-_TRIES_WITHOUT_STREAM = 20
-_NATS_ERRORS = (NatsError, OSError, TimeoutError)
+_FORBIDDEN_SUBJECT = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
+_SETTLED_SECONDS = 5.0  # what ran so long counts as having worked
 
 
 class Bus:
@@ -56,21 +54,17 @@ class Bus:
         self._settings = settings
         self._name = name
         self._metrics = metrics
-        self._streams = streams
-        self._on_overflow = on_overflow
         self._tls = tls_context(settings)
-        self._outbox = Outbox(max_messages=settings.outbox_max_messages, max_bytes=settings.outbox_max_bytes)
-        self._outbox_filled = asyncio.Event()
-        self._subscriptions: list[tuple[str, str, Handle]] = []
-        self._consumers: list[ConsumerLoop] = []
-        self._services: list[MicroService] = []
-        self._client: Client | None = None
         self._connected = asyncio.Event()
         self._disconnected = asyncio.Event()
-        self._streams_due = True
-        self._in_flight = 0
-        self._drained = asyncio.Event()
-        self._drained.set()
+        self._publishing = Publishing(
+            settings, metrics=metrics, streams=streams, on_overflow=on_overflow, connected=self._connected
+        )
+        self._subscriptions: list[tuple[str, str, Handle]] = []
+        self._consumers: list[ConsumerLoop] = []
+        self._servings: list[Serving] = []
+        self._client: Client | None = None
+        self._outage_told = False
 
     # ---- declared before run ---------------------------------------------------------------------------------
 
@@ -85,9 +79,11 @@ class Bus:
         """A durable consumer; see `ConsumerLoop` for what the handler may raise."""
         self._consumers.append(ConsumerLoop(consumer, handle, self._metrics))
 
-    def serve(self, service: MicroService) -> None:
-        """Answers queries."""
-        self._services.append(service)
+    def serve(self, service: MicroService, *, active: bool = True) -> Serving:
+        """Answers queries, while the result is active."""
+        serving = Serving(service, active=active)
+        self._servings.append(serving)
+        return serving
 
     # ---- at any time -----------------------------------------------------------------------------------------
 
@@ -99,18 +95,14 @@ class Bus:
     @property
     def waiting(self) -> int:
         """How many events are not yet acknowledged."""
-        return len(self._outbox) + self._in_flight
+        return self._publishing.waiting
 
     def publish(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None:
         """Queues one event for its stream; `headers` carry `Nats-Msg-Id` (`hami_chassis.cloudevents`). Never waits."""
         if not self._settings.servers:
             self._metrics.bus_dropped.labels("no-bus").inc()
             return
-        dropped = self._outbox.put(Outgoing(subject, payload, headers))
-        if dropped:
-            self._metrics.bus_dropped.labels("overflow").inc(dropped)
-        self._outbox_filled.set()
-        self._note_waiting()
+        self._publishing.put(Outgoing(subject, payload, headers))
 
     async def request(self, subject: str, payload: bytes, *, timeout_seconds: float = 5.0) -> Message:
         """Asks a query. Raises Transient when nobody answers in time."""
@@ -121,7 +113,7 @@ class Bus:
             return from_nats(await client.request(subject, payload, timeout=timeout_seconds))
         except NoRespondersError as error:
             raise Transient(f"query {subject}: nobody answers it") from error
-        except _NATS_ERRORS as error:
+        except NATS_ERRORS as error:
             raise Transient(f"query {subject}: {str(error) or 'no answer in time'}") from error
 
     async def last_per_subject(self, stream: str, subject: str) -> AsyncGenerator[Message]:
@@ -146,21 +138,8 @@ class Bus:
                     remaining -= 1
                     yield from_stream(message)
             await subscription.unsubscribe()
-        except _NATS_ERRORS as error:
+        except NATS_ERRORS as error:
             raise Transient(f"stream {stream}: {str(error) or type(error).__name__}") from error
-
-    def _note_connected(self, connected: bool) -> None:
-        here, gone = (self._connected, self._disconnected) if connected else (self._disconnected, self._connected)
-        gone.clear()
-        here.set()
-        self._metrics.bus_connected.set(int(connected))
-
-    def _note_waiting(self) -> None:
-        self._metrics.bus_outbox.set(self.waiting)
-        if self.waiting:
-            self._drained.clear()
-        else:
-            self._drained.set()
 
     async def wait_connected(self) -> None:
         """Returns once NATS is connected."""
@@ -168,7 +147,7 @@ class Bus:
 
     async def wait_published(self) -> None:
         """Returns once everything that was published so far is acknowledged or given up."""
-        await self._drained.wait()
+        await self._publishing.drained.wait()
 
     # ---- the root task ---------------------------------------------------------------------------------------
 
@@ -177,7 +156,7 @@ class Bus:
         if not self._settings.servers:
             log.warning("bus-disabled", note="bus.servers is empty: no events are published")
             await asyncio.Event().wait()
-        retries = Retries(_BACKOFF)
+        retries = Retries(BUS_BACKOFF)
         while True:
             client = Client()
             closed = asyncio.Event()
@@ -185,40 +164,28 @@ class Bus:
                 await self._connect(client, closed)
                 retries.succeeded()
                 await self._use(client, closed)
-            except _NATS_ERRORS as error:
+            except NATS_ERRORS as error:
                 log.warning("bus-interrupted", error=str(error) or type(error).__name__)
             finally:
                 self._note_connected(False)
                 self._client = None
-                with suppress(*_NATS_ERRORS):
+                with suppress(*NATS_ERRORS):
                     await client.close()
             await asyncio.sleep(retries.delay_after())
 
     async def _connect(self, client: Client, closed: asyncio.Event) -> None:
-        failing = False
-
         async def on_error(error: Exception) -> None:
-            nonlocal failing
-            if isinstance(error, SlowConsumerError):
-                self._metrics.bus_slow_subscriptions.inc()
-                log.warning("subscription-slow", subject=error.subject)
-            elif client.is_connected:
-                log.warning("bus-error", error=str(error) or type(error).__name__)
-            elif not failing:
-                failing = True  # one line an outage, not one a try
-                log.warning("bus-not-connected", servers=list(self._settings.servers), error=str(error))
+            self._note_error(client, error)
 
         async def on_disconnected() -> None:
             self._note_connected(False)
 
         async def on_connected() -> None:
-            nonlocal failing
-            failing = False
-            self._streams_due = True
+            self._outage_told = False
+            self._publishing.make_streams_again()
             self._note_connected(True)
-            log.info(
-                "bus-connected", server=client.connected_url.netloc.rpartition("@")[2] if client.connected_url else ""
-            )
+            url = client.connected_url
+            log.info("bus-connected", server=url.netloc.rpartition("@")[2] if url is not None else "")
 
         async def on_closed() -> None:
             closed.set()
@@ -244,104 +211,52 @@ class Bus:
         self._client = client
         await on_connected()
 
+    def _note_error(self, client: Client, error: Exception) -> None:
+        if isinstance(error, SlowConsumerError):
+            self._metrics.bus_slow_subscriptions.inc()
+            log.warning("subscription-slow", subject=error.subject)
+        elif forbidden := _FORBIDDEN_SUBJECT.search(str(error)):
+            self._publishing.refuse(forbidden[1])
+        elif client.is_connected:
+            log.warning("bus-error", error=str(error) or type(error).__name__)
+        elif not self._outage_told:
+            self._outage_told = True  # one line an outage, not one a try
+            log.warning("bus-not-connected", servers=list(self._settings.servers), error=str(error))
+
+    def _note_connected(self, connected: bool) -> None:
+        here, gone = (self._connected, self._disconnected) if connected else (self._disconnected, self._connected)
+        gone.clear()
+        here.set()
+        self._metrics.bus_connected.set(int(connected))
+
     async def _use(self, client: Client, closed: asyncio.Event) -> None:
-        publisher = AckedPublisher(client, ack_timeout_seconds=self._settings.ack_timeout_seconds)
-        try:
-            await publisher.start()
-            for service in self._services:
-                await start_service(client, service)
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._publish_for_ever(client, publisher, group))]
-                tasks += [group.create_task(self._receive(client, *each)) for each in self._subscriptions]
-                tasks += [group.create_task(self._consume_for_ever(client, loop)) for loop in self._consumers]
-                await closed.wait()
-                for task in tasks:
-                    task.cancel()
-        finally:
-            if client.is_connected and len(self._outbox):
-                await self._flush(client, publisher)
+        async with asyncio.TaskGroup() as group:
+            works: list[Coroutine[Any, Any, None]] = [self._again(client, lambda: self._publishing.run(client))]
+            works += [self._again(client, partial(serving.run, client)) for serving in self._servings]
+            works += [self._again(client, partial(self._receive, client, *each)) for each in self._subscriptions]
+            works += [self._again(client, partial(loop.run, client, self._disconnected)) for loop in self._consumers]
+            tasks = [group.create_task(work) for work in works]
+            await closed.wait()
+            for task in tasks:
+                task.cancel()
 
-    async def _flush(self, client: Client, publisher: AckedPublisher) -> None:
-        retries = Retries(_BACKOFF)
-        with suppress(TimeoutError, *_NATS_ERRORS):
-            async with asyncio.timeout(self._settings.flush_seconds):
-                while len(self._outbox):
-                    if self._streams_due:
-                        await self._make_streams(client)
-                    if not await self._publish_batch(publisher):
-                        await asyncio.sleep(retries.delay_after())
-        if len(self._outbox):
-            log.warning("events-unpublished", events=len(self._outbox))
-
-    # ---- publishing ------------------------------------------------------------------------------------------
-
-    async def _publish_for_ever(self, client: Client, publisher: AckedPublisher, group: asyncio.TaskGroup) -> None:
-        retries = Retries(_BACKOFF)
-        while True:
-            _raise_if_cancelled()
+    async def _again(self, client: Client, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Does the work over this connection, anew whenever NATS interrupts it."""
+        retries = Retries(BUS_BACKOFF)
+        loop = asyncio.get_running_loop()
+        while not client.is_closed:
+            raise_if_cancelled()
             await self._connected.wait()
-            if self._streams_due and not await self._make_streams(client):
-                # Somebody else may have made them: publishing is tried all the same.
-                await asyncio.sleep(retries.delay_after())
-            if not len(self._outbox):
-                if (dropped := self._outbox.take_dropped()) and self._on_overflow is not None:
-                    log.warning("outbox-had-overflowed", dropped=dropped)
-                    group.create_task(_call(self._on_overflow, dropped))
-                self._outbox_filled.clear()
-                await self._outbox_filled.wait()
-                continue
-            if await self._publish_batch(publisher):
+            began = loop.time()
+            try:
+                await work()
+            except NotFoundError:
+                self._publishing.make_streams_again()
+            except NATS_ERRORS as error:
+                log.debug("bus-work-interrupted", error=str(error) or type(error).__name__)
+            if loop.time() - began > _SETTLED_SECONDS:
                 retries.succeeded()
-            else:
-                await asyncio.sleep(retries.delay_after())
-
-    async def _make_streams(self, client: Client) -> bool:
-        self._streams_due = False
-        try:
-            await ensure_streams(client.jetstream(timeout=self._settings.ack_timeout_seconds), self._streams)
-        except _NATS_ERRORS as error:
-            self._streams_due = True
-            log.warning("streams-not-ready", error=str(error) or type(error).__name__)
-            return False
-        return True
-
-    async def _publish_batch(self, publisher: AckedPublisher) -> bool:
-        """Publishes some of the outbox. False when something has to be tried again."""
-        batch = self._outbox.take(self._settings.batch_messages)
-        self._in_flight = len(batch)
-        returned: list[Outgoing] = batch
-        made = not self._streams_due
-        try:
-            fates = await publisher.publish(batch)
-            returned = [
-                kept for message, fate in zip(batch, fates, strict=True) if (kept := self._settle(message, fate, made))
-            ]
-        finally:
-            self._in_flight = 0
-            dropped = self._outbox.put_back(returned)
-            if dropped:
-                self._metrics.bus_dropped.labels("overflow").inc(dropped)
-            self._note_waiting()
-        self._metrics.bus_retried.inc(len(returned))
-        return not returned
-
-    def _settle(self, message: Outgoing, fate: Fate, streams_made: bool) -> Outgoing | None:
-        """What is to be tried again, if anything."""
-        if fate is Fate.STORED:
-            self._metrics.bus_published.inc()
-            return None
-        if fate is Fate.AGAIN:
-            return message
-        if fate is Fate.NO_STREAM and not streams_made:
-            return message
-        if fate is Fate.NO_STREAM and message.without_stream < _TRIES_WITHOUT_STREAM:
-            self._streams_due = True
-            return msgspec.structs.replace(message, without_stream=message.without_stream + 1)
-        self._metrics.bus_dropped.labels(fate.value).inc()
-        log.error("event-given-up", subject=message.subject, cause=fate.value, size_bytes=message.size_bytes)
-        return None
-
-    # ---- receiving -------------------------------------------------------------------------------------------
+            await asyncio.sleep(retries.delay_after())
 
     async def _receive(self, client: Client, subject: str, queue: str, handle: Handle) -> None:
         """The library subscribes again by itself after a reconnect; the iteration ends when the client is closed."""
@@ -351,28 +266,3 @@ class Bus:
                 await handle(from_nats(message))
             except (Transient, Permanent) as error:
                 log.warning("message-refused", subject=message.subject, error=str(error))
-
-    async def _consume_for_ever(self, client: Client, loop: ConsumerLoop) -> None:
-        retries = Retries(_BACKOFF)
-        while not client.is_closed:
-            _raise_if_cancelled()
-            await self._connected.wait()
-            try:
-                await loop.run(client, self._disconnected)
-            except NotFoundError:
-                self._streams_due = True
-                self._outbox_filled.set()  # wakes the publisher, which makes the streams
-            except _NATS_ERRORS as error:
-                log.debug("consumer-interrupted", error=str(error) or type(error).__name__)
-            await asyncio.sleep(retries.delay_after())
-
-
-async def _call(callback: OnOverflow, dropped: int) -> None:
-    await callback(dropped)
-
-
-def _raise_if_cancelled() -> None:
-    """nats-py swallows a cancellation that arrives while it flushes; the task still knows of it."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 from nats.aio.client import Client
+from nats.errors import Error as NatsError
 from nats.micro import add_service
 from nats.micro.request import Request
 from nats.micro.service import Service, ServiceConfig
@@ -35,8 +38,38 @@ class MicroService(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: Sequence[Endpoint]
 
 
-async def start_service(client: Client, declared: MicroService) -> Service:
-    """Answers from now on until the service is stopped. Raises the errors of nats-py."""
+class Serving:
+    """A declared service that may be switched on and off: queries are for the leader to answer."""
+
+    def __init__(self, service: MicroService, *, active: bool) -> None:
+        self._service = service
+        self._active = asyncio.Event()
+        self._inactive = asyncio.Event()
+        (self.activate if active else self.deactivate)()
+
+    def activate(self) -> None:
+        """Answers from now on, whenever NATS is there."""
+        self._inactive.clear()
+        self._active.set()
+
+    def deactivate(self) -> None:
+        """Another one may answer."""
+        self._active.clear()
+        self._inactive.set()
+
+    async def run(self, client: Client) -> None:
+        """Answers over this connection, while active, until cancelled. Raises the errors of nats-py."""
+        while True:
+            await self._active.wait()
+            started = await _start(client, self._service)
+            try:
+                await self._inactive.wait()
+            finally:
+                with suppress(NatsError):
+                    await started.stop()
+
+
+async def _start(client: Client, declared: MicroService) -> Service:
     service = await add_service(
         client, ServiceConfig(name=declared.name, version=declared.version, description=declared.description)
     )

@@ -245,6 +245,8 @@ class Informer(Generic[T, P]):
             if not watch.done():
                 watch.cancel()
             await asyncio.wait([watch, interrupt])
+            if not watch.cancelled():
+                watch.exception()  # marks it as seen, should this task be cancelled itself
         if not watch.cancelled():
             watch.result()
 
