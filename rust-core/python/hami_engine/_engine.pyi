@@ -21,6 +21,8 @@ __all__ = [
     "Rejection",
     "Slice",
     "list_reasons",
+    "policy_names",
+    "reasons_text",
 ]
 
 ContainerKind: TypeAlias = Literal["init", "sidecar", "app"]
