@@ -18,13 +18,13 @@ from typing import Final
 
 import hami_engine as engine
 import msgspec
-from hami_model import allocations, cards, keys, kube, quota
+from hami_model import cards, keys, kube, quota
 from hami_model.device_config import DeviceConfig
 from hami_model.ids import AllocationId
 from hami_model.lifecycle import ExpiryCause
 from hami_model.requests import PodRequest, Policies
 
-from hami_scheduler.core import engine_values, inventory
+from hami_scheduler.core import engine_values, holdings, inventory
 
 RESERVATION_LIFETIME: Final = timedelta(minutes=6)
 
@@ -59,7 +59,7 @@ class BoundPod(msgspec.Struct, frozen=True, kw_only=True):
     """What the booking was made from; equal means nothing to do."""
     allocation_id: AllocationId | None = None
     problem: str | None = None
-    """Why an annotation of the pod cannot be read."""
+    """Why an annotation of the pod cannot be read (only kept here; `new_problem` of a change tells it once)."""
     seen: bool = True
     """False while only our own Binding told of it and no informer did."""
     holds_cards: bool = True
@@ -70,11 +70,15 @@ class PodChange(msgspec.Struct, frozen=True, kw_only=True):
 
     bound: BoundPod | None = None
     """Newly booked or booked anew."""
+    first_seen: bool = False
+    """The pod was not known as bound before: somebody else bound it, or our Binding's answer is still on its way."""
     released: BoundPod | None = None
     """A bound pod that holds nothing any more."""
     expired: tuple[Reservation, ExpiryCause] | None = None
     init_finished: bool = False
     """The one-shot init containers ended: part of the booking came free without a change kube-scheduler watches."""
+    new_problem: str | None = None
+    """Why an annotation cannot be read, when that is new."""
     stale_annotations: bool = False
     """The pod is unbound, carries an allocation and has no live reservation: the annotations must be removed."""
 
@@ -113,6 +117,7 @@ class Ledger:
         self._nodes: dict[str, kube.Node] = {}
         self._views: dict[tuple[str, str], inventory.VendorView] = {}
         self._quotas: dict[str, dict[str, kube.ResourceQuota]] = {}
+        self._limits: dict[str, dict[str, quota.QuotaLimits]] = {}
         self._health_overrides: dict[tuple[str, str], tuple[bool, int]] = {}
 
     # ---- nodes -------------------------------------------------------------------------------------------------
@@ -208,12 +213,19 @@ class Ledger:
 
     def _apply_quotas(self, namespace: str) -> bool:
         limits = quota.limits(self._quotas.get(namespace, {}).values(), self.config)
+        if limits == self._limits.get(namespace, {}):
+            return False
+        self._limits[namespace] = limits
         for settings in self.config.vendors:
             limit = limits.get(settings.vendor.word, quota.QuotaLimits())
             self.cluster.set_quota(
                 namespace, settings.vendor.word, memory_mib=limit.memory_mib, cores_percent=limit.cores_percent
             )
         return True
+
+    def quota_limits(self) -> Mapping[str, Mapping[str, quota.QuotaLimits]]:
+        """Limits by namespace and vendor."""
+        return self._limits
 
     # ---- pods --------------------------------------------------------------------------------------------------
 
@@ -249,48 +261,38 @@ class Ledger:
         if before is not None and before.fingerprint == fingerprint and before.seen:
             return _NOTHING
         reservation = self.reservations.pop(pod.uid, None)
-        shapes = cards.shapes(pod)
-        merged: list[list[cards.Slice]] = [[] for _ in shapes]
-        blocked: list[str] = []
-        problems: list[str] = []
-        for settings in self.config.vendors:
-            if settings.vendor.allocated_key not in pod.annotations:
-                continue
-            found = allocations.read(pod, settings)
-            for container, slot in zip(merged, found.slots, strict=True):
-                container.extend(slot)
-            blocked.extend(found.blocked_cards)
-            if found.problem:
-                problems.append(found.problem)
-        holds_cards = any(merged) or bool(blocked)
-        if holds_cards:
+        held = holdings.read(pod, self.config)
+        if held.holds_cards:
             self.cluster.charge(
                 uid=pod.uid,
                 namespace=pod.metadata.namespace,
                 node=pod.assigned_node,
-                containers=engine_values.container_slices(shapes, merged),
+                containers=engine_values.container_slices(held.shapes, held.slots),
                 init_done=init_done,
-                blocked_cards=blocked,
+                blocked_cards=held.blocked_cards,
             )
         else:
             self.cluster.release(pod.uid)
-        allocation_id = pod.annotations.get(keys.ALLOCATION_ID)
         bound = BoundPod(
             uid=pod.uid,
             namespace=pod.metadata.namespace,
             name=pod.metadata.name,
             node=pod.assigned_node,
             fingerprint=fingerprint,
-            allocation_id=AllocationId(allocation_id) if allocation_id else None,
-            problem="; ".join(problems) or None,
-            holds_cards=holds_cards,
+            allocation_id=holdings.allocation_id_of(pod),
+            problem=held.problem,
+            holds_cards=held.holds_cards,
         )
         self.bound_pods[pod.uid] = bound
-        elsewhere = reservation is not None and reservation.node != pod.assigned_node
+        other = reservation is not None and (
+            reservation.node != bound.node or reservation.allocation_id != bound.allocation_id
+        )
         return PodChange(
             bound=bound,
-            init_finished=init_done and before is not None and not before.fingerprint[-1],
-            expired=(reservation, ExpiryCause.SUPERSEDED) if reservation is not None and elsewhere else None,
+            first_seen=before is None,
+            init_finished=init_done and before is not None and not _init_was_done(before),
+            new_problem=held.problem if before is None or before.problem != held.problem else None,
+            expired=(reservation, ExpiryCause.SUPERSEDED) if reservation is not None and other else None,
         )
 
     def _observe_unbound(self, pod: kube.Pod, now: datetime) -> PodChange:
@@ -301,7 +303,7 @@ class Ledger:
             if reservation.adopted or not _given_up(pod, reservation):
                 return _NOTHING
             return PodChange(expired=self._expire(reservation, ExpiryCause.SUPERSEDED))
-        if keys.ASSIGNED_NODE not in pod.annotations:
+        if not holdings.written_keys(pod, self.config):
             return _NOTHING
         adopted = self._adoptable(pod, now) if self.adopting else None
         if adopted is None:
@@ -320,32 +322,24 @@ class Ledger:
         condition = pod.condition("PodScheduled")
         if pod.is_terminating or (condition is not None and condition.status == "False"):
             return None
-        text = pod.annotations.get(keys.ASSIGNED_TIME, "")
-        if not (text.isascii() and text.isdigit() and len(text) <= len("9999999999")):
+        node, text = pod.annotations.get(keys.ASSIGNED_NODE, ""), pod.annotations.get(keys.ASSIGNED_TIME, "")
+        if not (node and text.isascii() and text.isdigit() and len(text) <= len("9999999999")):
             return None
         written = datetime.fromtimestamp(int(text), UTC)
         if now - written >= RESERVATION_LIFETIME:
             return None
-        shapes = cards.shapes(pod)
-        merged: list[list[cards.Slice]] = [[] for _ in shapes]
-        for settings in self.config.vendors:
-            if settings.vendor.allocated_key in pod.annotations:
-                found = allocations.read(pod, settings)
-                if found.problem:
-                    return None
-                for container, slot in zip(merged, found.slots, strict=True):
-                    container.extend(slot)
-        if not any(merged):
+        held = holdings.read(pod, self.config)
+        if held.problem or not held.holds_cards:
             return None
         return Reservation(
             uid=pod.uid,
             namespace=pod.metadata.namespace,
             name=pod.metadata.name,
-            node=pod.annotations[keys.ASSIGNED_NODE],
-            allocation_id=AllocationId(pod.annotations.get(keys.ALLOCATION_ID, "")),
+            node=node,
+            allocation_id=holdings.allocation_id_of(pod) or AllocationId(""),
             reserved_at=written,
-            slots=tuple(tuple(container) for container in merged),
-            shapes=shapes,
+            slots=held.slots,
+            shapes=held.shapes,
             pod_version=_version(pod.metadata.resource_version),
             scheduled_condition=condition,
             adopted=True,
@@ -405,13 +399,17 @@ class Ledger:
             self._expire(reservation, ExpiryCause.TIMEOUT)
         return old
 
-    def confirm(self, uid: str) -> None:
-        """Our Binding succeeded: the slice is bound, and unbound versions that still arrive are older."""
-        reservation = self.reservations.pop(uid, None)
-        if reservation is None:
-            return
+    def confirm(self, uid: str, allocation_id: AllocationId) -> BoundPod | None:
+        """Our Binding succeeded: the slice is bound, and unbound versions that still arrive are older.
+
+        None when that reservation is not there any more: the informer was faster, or the pod went away meanwhile.
+        """
+        reservation = self.reservations.get(uid)
+        if reservation is None or reservation.allocation_id != allocation_id:
+            return None
+        del self.reservations[uid]
         self.cluster.confirm(uid)
-        self.bound_pods[uid] = BoundPod(
+        bound = BoundPod(
             uid=uid,
             namespace=reservation.namespace,
             name=reservation.name,
@@ -420,6 +418,18 @@ class Ledger:
             allocation_id=reservation.allocation_id,
             seen=False,
         )
+        self.bound_pods[uid] = bound
+        return bound
+
+    def drop_reservations(self) -> None:
+        """Forgets all reservations: another scheduler decides from now on."""
+        for uid in self.reservations:
+            self.cluster.release(uid)
+        self.reservations.clear()
+
+
+def _init_was_done(bound: BoundPod) -> bool:
+    return bool(bound.fingerprint) and bool(bound.fingerprint[-1])
 
 
 def _given_up(pod: kube.Pod, reservation: Reservation) -> bool:

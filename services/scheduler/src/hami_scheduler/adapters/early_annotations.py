@@ -1,0 +1,35 @@
+"""`--annotate-at=filter`: writes a reservation to its pod at once, as HAMi does, and takes it away when it fails."""
+
+from __future__ import annotations
+
+from hami_chassis.kube import KubeClient
+from hami_chassis.kube.objects import MetadataOnly
+from hami_chassis.kube.resources import PODS
+from hami_model import kube
+
+from hami_scheduler.core.filter import FilterAnswer
+from hami_scheduler.ports import Chores
+
+
+class EarlyAnnotations:
+    def __init__(self, client: KubeClient, chores: Chores) -> None:
+        self._client = client
+        self._chores = chores
+
+    async def write(self, pod: kube.Pod, answer: FilterAnswer) -> None:
+        """Writes what the Binding will carry. Raises Transient and Permanent."""
+        metadata = {"uid": pod.uid, "annotations": answer.annotations, "labels": answer.labels}
+        await self._client.patch(
+            PODS,
+            pod.metadata.name,
+            {"metadata": metadata},
+            namespace=pod.metadata.namespace,
+            into=MetadataOnly,
+        )
+
+    def remove(self, pod: kube.Pod, answer: FilterAnswer) -> None:
+        """The write failed, or nobody knows: whatever of it is there goes."""
+        metadata = kube.Metadata(
+            name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.uid, annotations=answer.annotations
+        )
+        self._chores.strip_allocation(kube.Pod(metadata=metadata))

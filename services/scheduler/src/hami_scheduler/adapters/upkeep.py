@@ -1,0 +1,75 @@
+"""What happens by the clock: old reservations end, handshakes grow old, the book is compared with the pods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from hami_chassis.clock import Clock
+from hami_chassis.log import get_logger
+
+from hami_scheduler.adapters.informers import Informers
+from hami_scheduler.bookkeeper import Bookkeeper
+from hami_scheduler.config import UpkeepSettings
+from hami_scheduler.core.compare import compare
+from hami_scheduler.metrics import SchedulerMetrics
+
+log = get_logger("upkeep")
+
+_NODES_AT_ONCE = 100  # the loop answers in between
+
+
+class Upkeep:
+    """Root task `run`."""
+
+    def __init__(
+        self,
+        bookkeeper: Bookkeeper,
+        informers: Informers,
+        *,
+        settings: UpkeepSettings,
+        metrics: SchedulerMetrics,
+        clock: Clock,
+    ) -> None:
+        self._bookkeeper = bookkeeper
+        self._informers = informers
+        self._settings = settings
+        self._metrics = metrics
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._every(self._settings.expiry_pass_seconds, self._bookkeeper.time_passed))
+            group.create_task(self._every(self._settings.compare_seconds, self.compare_now))
+            group.create_task(self._pass_over_nodes())
+
+    async def _every(self, seconds: float, work: Callable[[], None]) -> None:
+        while True:
+            await self._clock.sleep(seconds)
+            work()
+
+    async def _pass_over_nodes(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.node_pass_seconds)
+            nodes = list(self._informers.nodes.values())
+            for position, node in enumerate(nodes):
+                current = self._informers.nodes.get(node.metadata.uid)
+                if current is not None:
+                    self._bookkeeper.node_seen(current)
+                if position % _NODES_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    def compare_now(self) -> None:
+        """Compares the book with the pods that are held, and mends the book."""
+        if not self._informers.pods.synced.is_set():
+            return
+        drift = compare(self._bookkeeper.ledger, self._informers.pods.values())
+        for pod in drift.missing:
+            log.error("book-lacked-a-pod", pod=pod.key, node=pod.assigned_node)
+            self._metrics.drift.labels("missing").inc()
+            self._bookkeeper.pod_seen(pod)
+        for bound in drift.surplus:
+            log.error("book-held-a-gone-pod", pod=f"{bound.namespace}/{bound.name}", node=bound.node)
+            self._metrics.drift.labels("surplus").inc()
+            self._bookkeeper.forget(bound.uid)

@@ -1,0 +1,274 @@
+"""The one owner of the ledger: takes observations and decisions, and tells everybody who has to know.
+
+Observations come from informers and the bus, decisions from the extender. Everything here is one synchronous step on
+the loop, so nobody ever sees a half-done change. Only while `in_charge` does anything go out: a follower keeps the
+same book in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from hami_chassis.clock import Clock
+from hami_chassis.kube.events import ObjectReference
+from hami_chassis.log import get_logger
+from hami_model import events, kube, requests
+from hami_model.ids import AllocationId
+from hami_model.lifecycle import ExpiryCause
+
+from hami_scheduler.core import holdings, rejections
+from hami_scheduler.core.announcements import Announcements
+from hami_scheduler.core.filter import FilterAnswer, filter_pod
+from hami_scheduler.core.ledger import BoundPod, Ledger, NodeChange, PodChange, Reservation
+from hami_scheduler.core.waking import RejectedPod
+from hami_scheduler.metrics import SchedulerMetrics
+from hami_scheduler.ports import Alarm, Chores, EventSink, NoticeBoard
+
+log = get_logger("bookkeeper")
+
+
+class Bookkeeper:
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        rejected: dict[str, RejectedPod],
+        announcements: Announcements,
+        sink: EventSink,
+        prefix: str,
+        board: NoticeBoard,
+        alarm: Alarm,
+        chores: Chores,
+        metrics: SchedulerMetrics,
+        clock: Clock,
+        new_allocation_id: Callable[[], AllocationId],
+    ) -> None:
+        self.ledger = ledger
+        self.rejected = rejected
+        """Pods that the last filter call found no node for, by UID."""
+        self.binding: set[str] = set()
+        """UIDs of pods whose Binding is under way or has an unknown outcome: nothing else may touch their slices."""
+        self.in_charge = False
+        """Whether this process decides and speaks; see `Term`."""
+        self._announcements = announcements
+        self._sink = sink
+        self._prefix = prefix
+        self._board = board
+        self._alarm = alarm
+        self._chores = chores
+        self._metrics = metrics
+        self._clock = clock
+        self._new_allocation_id = new_allocation_id
+
+    # ---- terms -------------------------------------------------------------------------------------------------
+
+    def begin_term(self, pods: Iterable[kube.Pod]) -> None:
+        """Takes charge. `pods` is a consistent list that began after every earlier leader had to stop."""
+        self.in_charge = True
+        self.ledger.adopting = True
+        for pod in pods:
+            self.pod_seen(pod)
+        self.ledger.adopting = False
+        log.info("term-begun", bound_pods=len(self.ledger.bound_pods), adopted=len(self.ledger.reservations))
+
+    def end_term(self) -> None:
+        """Another scheduler may decide from now on; its Bindings will be seen by the informers."""
+        if self.in_charge:
+            log.info("term-ended", dropped_reservations=len(self.ledger.reservations))
+        self.in_charge = False
+        self.ledger.drop_reservations()
+        self.rejected.clear()
+
+    # ---- observations ------------------------------------------------------------------------------------------
+
+    def pod_seen(self, pod: kube.Pod) -> None:
+        change = self.ledger.upsert_pod(pod, self._clock.now())
+        if pod.assigned_node:
+            self.rejected.pop(pod.uid, None)
+        if self.in_charge:
+            self._tell_pod_change(pod, change)
+
+    def pod_gone(self, pod: kube.Pod, reason: str) -> None:
+        """The pod object is gone, or the pod has ended. `pod` is what was last known of it."""
+        change = self.ledger.remove_pod(pod.uid)
+        self.rejected.pop(pod.uid, None)
+        if not self.in_charge:
+            return
+        if change.released is not None:
+            holding = holdings.read(pod, self.ledger.config)
+            self._publish(self._announcements.released(change.released, holding, self._clock.now(), reason))
+            self._alarm.capacity_grew("pod-gone", watched=True)
+        self._tell_expiry(change)
+
+    def node_seen(self, node: kube.Node) -> None:
+        change = self.ledger.upsert_node(node, self._clock.now())
+        if self.in_charge:
+            self._tell_node_change(node, change)
+
+    def node_gone(self, name: str) -> None:
+        self.ledger.remove_node(name)
+
+    def quota_seen(self, quota: kube.ResourceQuota) -> None:
+        if self.ledger.upsert_quota(quota):
+            self._alarm.capacity_grew("quota-changed", watched=False)
+
+    def quota_gone(self, quota: kube.ResourceQuota) -> None:
+        if self.ledger.remove_quota(quota.metadata.namespace, quota.metadata.name):
+            self._alarm.capacity_grew("quota-changed", watched=False)
+
+    def card_health(self, node: str, card_id: str, *, healthy: bool, node_version: int) -> None:
+        """What a node agent said on the bus: faster than the node's annotation."""
+        if self.ledger.set_health(node, card_id, healthy=healthy, node_version=node_version):
+            log.info("card-health", node=node, card=card_id, healthy=healthy)
+            if healthy:
+                self._alarm.capacity_grew("card-healthy", watched=False)
+
+    def time_passed(self) -> None:
+        """Ends reservations that are too old."""
+        for reservation in self.ledger.expire_old(self._clock.now(), frozenset(self.binding)):
+            self._end(reservation, ExpiryCause.TIMEOUT, "not bound in time")
+
+    # ---- decisions ---------------------------------------------------------------------------------------------
+
+    def filter(self, pod: kube.Pod, node_names: list[str]) -> FilterAnswer:
+        """Decides and books. What is to be told follows by `tell_filter`, after the answer went out."""
+        if pod.uid in self.binding:
+            return FilterAnswer(error=f"a bind of pod {pod.key} is under way; its outcome must be known first")
+        answer = filter_pod(
+            self.ledger,
+            pod,
+            node_names,
+            allocation_id=self._new_allocation_id(),
+            now=self._clock.now(),
+        )
+        self._note_rejection(pod, node_names, answer)
+        return answer
+
+    def tell_filter(self, pod: kube.Pod, node_names: list[str], answer: FilterAnswer) -> None:
+        """Events of a filter call."""
+        for event in self._announcements.of_filter(pod, node_names, answer, self._clock.now()):
+            self._publish(event)
+        for notice in rejections.notices(answer, node_names):
+            self._board.emit(_about(pod), reason=notice.reason, message=notice.message, event_type=notice.event_type)
+        if answer.superseded is not None:
+            earlier = answer.superseded[0]
+            self._metrics.expired.labels(ExpiryCause.SUPERSEDED).inc()
+            now = answer.reservation
+            if now is None or (now.node, now.slots) != (earlier.node, earlier.slots):
+                self._alarm.capacity_grew("superseded", watched=False)
+                self._strip_if_written(pod)
+
+    def reserve_on(self, pod: kube.Pod, node: str) -> FilterAnswer:
+        """Decides anew for one node: a bind found no reservation there."""
+        answer = filter_pod(self.ledger, pod, [node], allocation_id=self._new_allocation_id(), now=self._clock.now())
+        for event in self._announcements.of_filter(pod, [node], answer, self._clock.now()):
+            self._publish(event)
+        return answer
+
+    def bound(self, reservation: Reservation) -> bool:
+        """Our Binding was accepted. False when the book has no such reservation any more: ask the server."""
+        if self.ledger.confirm(reservation.uid, reservation.allocation_id) is None:
+            known = self.ledger.bound_pods.get(reservation.uid)
+            if known is None or known.allocation_id != reservation.allocation_id:
+                return False
+        self.rejected.pop(reservation.uid, None)
+        self._publish(self._announcements.allocating(reservation, self._clock.now()))
+        return True
+
+    def bind_failed(self, reservation: Reservation, cause: ExpiryCause, reason: str) -> None:
+        """Our Binding certainly did not happen."""
+        current = self.ledger.reservations.get(reservation.uid)
+        if current is not None and current.allocation_id == reservation.allocation_id:
+            self.ledger.expire(reservation.uid, cause)
+            self._end(reservation, cause, reason)
+
+    def forget(self, uid: str) -> None:
+        """The server says that there is no such pod."""
+        self.rejected.pop(uid, None)
+        self._tell_expiry(self.ledger.remove_pod(uid))
+
+    def notice(self, pod: ObjectReference, notice: rejections.Notice) -> None:
+        self._board.emit(pod, reason=notice.reason, message=notice.message, event_type=notice.event_type)
+
+    # ---- telling -----------------------------------------------------------------------------------------------
+
+    def _note_rejection(self, pod: kube.Pod, node_names: list[str], answer: FilterAnswer) -> None:
+        if answer.rejection is None:
+            self.rejected.pop(pod.uid, None)
+            return
+        self.rejected[pod.uid] = RejectedPod(
+            request=requests.pod_request(pod, self.ledger.config, self.ledger.policies),
+            candidates=tuple(node_names),
+            priority=pod.spec.priority or 0,
+            created_at=pod.metadata.creation_timestamp or "",
+        )
+
+    def _tell_pod_change(self, pod: kube.Pod, change: PodChange) -> None:
+        if change.bound is not None and change.first_seen and change.bound.holds_cards:
+            self._tell_found_bound(pod, change.bound)
+        if change.bound is not None and change.bound.holds_cards:
+            self._chores.label_bound(pod)
+        if change.new_problem is not None:
+            log.warning("pod-annotation-unreadable", pod=pod.key, problem=change.new_problem)
+            self._board.emit(
+                _about(pod), reason="AllocationUnreadable", message=change.new_problem, event_type="Warning"
+            )
+        if change.init_finished:
+            self._alarm.capacity_grew("init-over", watched=False)
+        if change.stale_annotations:
+            self._chores.strip_allocation(pod)
+        self._tell_expiry(change)
+        if change.expired is not None:
+            self._strip_if_written(pod)
+
+    def _tell_found_bound(self, pod: kube.Pod, bound: BoundPod) -> None:
+        holding = holdings.read(pod, self.ledger.config)
+        self._publish(self._announcements.seen_allocating(bound, holding, self._clock.now()))
+
+    def _tell_expiry(self, change: PodChange) -> None:
+        if change.expired is not None:
+            reservation, cause = change.expired
+            self._end(reservation, cause, "")
+
+    def _tell_node_change(self, node: kube.Node, change: NodeChange) -> None:
+        for vendor, problem in change.problems.items():
+            log.warning("node-annotation-unreadable", node=node.name, vendor=vendor, problem=problem)
+            self._board.emit(
+                ObjectReference(kind="Node", name=node.name, uid=node.name),
+                reason="InventoryUnreadable",
+                message=problem,
+                event_type="Warning",
+            )
+        if change.stamps:
+            self._chores.stamp_node(node.name, change.stamps)
+        if change.capacity_changed:
+            self._alarm.capacity_grew("inventory", watched=True)
+
+    def _end(self, reservation: Reservation, cause: ExpiryCause, reason: str) -> None:
+        """A reservation ended without a bind."""
+        self._metrics.expired.labels(cause).inc()
+        if not self.in_charge:
+            return
+        self._publish(self._announcements.expired(reservation, cause, self._clock.now(), reason))
+        log.info("reservation-expired", pod=f"{reservation.namespace}/{reservation.name}", cause=cause, reason=reason)
+        self._alarm.capacity_grew(f"reservation-{cause}", watched=False)
+
+    def _strip_if_written(self, pod: kube.Pod) -> None:
+        if not pod.assigned_node and holdings.written_keys(pod, self.ledger.config):
+            self._chores.strip_allocation(pod)
+
+    def _publish(self, event: events.Event | None) -> None:
+        if event is not None and self.in_charge:
+            self._sink.publish(event.subject(self._prefix), events.encode(event), events.headers(event))
+
+    def publish_all(self, told: Iterable[events.Event]) -> int:
+        """Publishes what a reader of the streams lacks. Returns how many there were."""
+        count = 0
+        for event in told:
+            self._publish(event)
+            count += 1
+        return count
+
+
+def _about(pod: kube.Pod) -> ObjectReference:
+    return ObjectReference(kind="Pod", namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.uid)

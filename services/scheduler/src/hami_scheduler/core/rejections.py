@@ -1,0 +1,103 @@
+"""A rejection in the words that users see: Kubernetes Events as HAMi's users know them, tallies, sentences.
+
+Texts name a bounded number of nodes, whatever the size of the cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Final, Literal
+
+import msgspec
+from hami_model import events
+
+from hami_scheduler.core.filter import FilterAnswer
+
+NODES_NAMED_MAX: Final = 10
+INVALID_REQUEST: Final = "InvalidRequest"
+_UNREGISTERED: Final = "node unregistered"
+_CODE: Final = re.compile(r"[A-Z][A-Za-z]+")
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """One Kubernetes Event to be."""
+
+    reason: str
+    message: str
+    event_type: Literal["Normal", "Warning"] = "Warning"
+
+
+def tally(answer: FilterAnswer) -> dict[str, int]:
+    """Reason code -> number of nodes."""
+    if answer.rejection is not None:
+        return dict(answer.rejection.tally())
+    return {INVALID_REQUEST: len(answer.unresolvable_nodes)} if answer.invalid_request is not None else {}
+
+
+def sentence(answer: FilterAnswer, considered: int) -> str:
+    """Why no node fits, in one line."""
+    if answer.invalid_request is not None:
+        return f"the request cannot be granted by any node: {answer.invalid_request}"
+    counted = sorted(tally(answer).items(), key=lambda item: (-item[1], item[0]))
+    reasons = ", ".join(f"{count} {code}" for code, count in counted) or "no node was asked about"
+    return f"0 of {considered} nodes fit: {reasons}"
+
+
+def examples(answer: FilterAnswer) -> tuple[events.NodeReasons, ...]:
+    """The first nodes by name with their reasons."""
+    failed = {**answer.failed_nodes, **answer.unresolvable_nodes}
+    return tuple(
+        events.NodeReasons(node=node, reasons=tuple(part.strip() for part in failed[node].split(",")))
+        for node in sorted(failed)[:NODES_NAMED_MAX]
+    )
+
+
+def notices(answer: FilterAnswer, considered: Sequence[str]) -> list[Notice]:
+    """The Events of a filter call; none for a pod that asks for no card."""
+    if answer.error is not None:
+        return [Notice(reason="FilteringFailed", message=answer.error)]
+    if answer.reservation is not None and answer.placement is not None:
+        placement = answer.placement
+        scores = sorted(placement.best_scores, key=lambda item: (item[1], item[0] == placement.node))
+        named = ",".join(f"{node}:{score:.2f}" for node, score in scores)
+        more = placement.fitting_nodes - len(scores)
+        text = (
+            f"find fit node({placement.node}), {len(considered) - placement.fitting_nodes} nodes not fit, "
+            f"{placement.fitting_nodes} nodes fit({f'{more} more,' if more > 0 else ''}{named})"
+        )
+        return [Notice(reason="FilteringSucceed", message=text, event_type="Normal")]
+    if answer.passes_through:
+        return []
+    if answer.invalid_request is not None:
+        return [
+            Notice(reason="FilteringFailed", message=str(answer.invalid_request)),
+            _summary(len(considered)),
+        ]
+    by_code = _nodes_by_code({**answer.failed_nodes, **answer.unresolvable_nodes})
+    told = [
+        Notice(reason="FilteringFailed", message=f"{len(nodes)} nodes {code}({_some(nodes)})")
+        for code, nodes in sorted(by_code.items())
+    ]
+    return [*told, _summary(len(considered))]
+
+
+def _summary(considered: int) -> Notice:
+    return Notice(reason="FilteringFailed", message=f"no available node, {considered} nodes do not meet")
+
+
+def _nodes_by_code(failed: Mapping[str, str]) -> dict[str, list[str]]:
+    """Nodes by each reason code in their text; `node unregistered` is in the summary only, as in HAMi."""
+    found: dict[str, list[str]] = {}
+    for node, text in sorted(failed.items()):
+        if text != _UNREGISTERED:
+            for code in _CODE.findall(text):
+                found.setdefault(code, []).append(node)
+    return found
+
+
+def _some(nodes: Iterable[str]) -> str:
+    every = list(nodes)
+    named = ",".join(islice(every, NODES_NAMED_MAX))
+    return named if len(every) <= NODES_NAMED_MAX else f"{named},… {len(every) - NODES_NAMED_MAX} more"
