@@ -4,8 +4,9 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from hami_sim.kubelet.memory_kube import MemoryKube
 from hami_sim.kubelet.objects import ConfigMap, ObjectMeta
 from hami_sim.kubelet.scripted_plugin import Refused, ScriptedPlugin
 from hami_sim.kubelet.settings import LogServerSettings
+from hami_sim.kubelet.shim_server import ShimServer
 from kubelet_api.deviceplugin_v1beta1_pb2 import CDIDevice, ContainerAllocateResponse, Mount
 
 RESOURCE = "example.com/gpu"
@@ -99,12 +101,23 @@ async def short_root() -> AsyncIterator[Path]:
     shutil.rmtree(root)
 
 
+@pytest.fixture
+def shims() -> Iterator[ShimServer]:
+    server = ShimServer()
+    yield server
+    server.close()
+
+
+async def skip_without_namespaces(root: Path, shims: ShimServer) -> None:
+    fault = await namespace_fault(root, shims)
+    if fault:
+        pytest.skip(f"this machine allows no mount namespaces: {fault}")
+
+
 @pytest.fixture(params=["prefix", "namespace"])
-async def node(request: pytest.FixtureRequest, short_root: Path) -> Node:
+async def node(request: pytest.FixtureRequest, short_root: Path, shims: ShimServer) -> Node:
     if request.param == "namespace":
-        fault = await namespace_fault(short_root)
-        if fault:
-            pytest.skip(f"this machine allows no mount namespaces: {fault}")
+        await skip_without_namespaces(short_root, shims)
     return Node(short_root, request.param)
 
 
@@ -286,10 +299,8 @@ async def test_a_program_that_is_not_there_is_a_start_error(node):
     assert "No such file" in terminated["message"]
 
 
-async def test_a_container_sees_its_own_root(short_root):
-    fault = await namespace_fault(short_root)
-    if fault:
-        pytest.skip(f"this machine allows no mount namespaces: {fault}")
+async def test_a_container_sees_its_own_root(short_root, shims):
+    await skip_without_namespaces(short_root, shims)
     node = Node(short_root, "namespace")
     async with node.kubelet():
         node.run(container(f"echo x > {short_root}/only-inside && ls {short_root}/only-inside"))
@@ -675,10 +686,26 @@ async def test_the_node_names_its_mode(node):
         assert node.kube.leases["n1"]["holderIdentity"] == "n1"
 
 
-async def test_a_mode_that_cannot_be_had_is_refused(short_root):
-    assert await choose_mode("prefix", short_root) == "prefix"
-    if await namespace_fault(short_root) is None:
-        assert await choose_mode("auto", short_root) == "namespace"
+async def test_a_mode_that_cannot_be_had_is_refused(short_root, shims):
+    assert await choose_mode("prefix", short_root, shims) == "prefix"
+    if await namespace_fault(short_root, shims) is None:
+        assert await choose_mode("auto", short_root, shims) == "namespace"
         return
     with pytest.raises(ModeUnavailableError, match="set mode=prefix"):
-        await choose_mode("namespace", short_root)
+        await choose_mode("namespace", short_root, shims)
+
+
+async def test_containers_live_on_when_the_server_of_shims_dies(prefix_node, shims):
+    node = prefix_node
+    async with LogServer(LogServerSettings()).serving() as logs:
+        stand_in = await KubeletStandIn.create(node.settings, node.kube, events=node.kube, log_server=logs, shims=shims)
+        async with stand_in.running():
+            node.run(container(f"while [ ! -e {node.root}/go ]; do sleep 0.05; done; exit 9"), name="first")
+            await node.running("first")
+            os.kill(shims._pid, signal.SIGKILL)
+            node.run(container("true"), name="second")
+            await node.kube.until_phase("second", "Succeeded")
+            (node.root / "go").touch()
+            status = await node.kube.until_phase("first", "Failed")
+
+    assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 9

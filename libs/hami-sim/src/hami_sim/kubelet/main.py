@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from hami_sim.kubelet.kube_api import KubeletKube, RecordedEvents
 from hami_sim.kubelet.log_server import LogServer
 from hami_sim.kubelet.settings import KubeletSettings, LogServerSettings
+from hami_sim.kubelet.shim_server import ShimServer
 from hami_sim.kubelet.stand_in import KubeletStandIn
 
 
@@ -42,8 +43,10 @@ async def build(settings: RunnerSettings, stack: AsyncExitStack) -> Sequence[Roo
     recorder = EventRecorder(client, component="kubelet", instance="stand-in", metrics=metrics, clock=clock)
     log_server = await stack.enter_async_context(LogServer(settings.logs).serving())
     kube, events = KubeletKube(client, metrics=metrics, clock=clock), RecordedEvents(recorder)
+    shims = ShimServer()
     stand_ins = [
-        await KubeletStandIn.create(node, kube, events=events, log_server=log_server) for node in settings.nodes
+        await KubeletStandIn.create(node, kube, events=events, log_server=log_server, shims=shims)
+        for node in settings.nodes
     ]
     return [
         *(RootTask(f"kubelet {stand_in.settings.node_name}", stand_in.run) for stand_in in stand_ins),

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,8 +17,8 @@ import msgspec
 
 from hami_sim.kubelet import shim
 from hami_sim.kubelet.launch import Launch
+from hami_sim.kubelet.shim_server import ShimServer
 
-_SHIM = str(Path(shim.__file__).resolve())
 START_ERROR_CODE = 128
 _T = TypeVar("_T")
 
@@ -111,8 +110,9 @@ class ContainerProcess:
 class ContainerProcesses:
     """All containers of one node."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, shims: ShimServer) -> None:
         self._folder = folder
+        self._shims = shims
 
     def pods(self) -> list[str]:
         """UIDs of the pods that have a folder."""
@@ -161,7 +161,7 @@ class ContainerProcesses:
             "scratch": str(scratch) if own_root else "",
         }
         (folder / "spec.json").write_text(json.dumps(spec))
-        await _spawn_shim(folder)
+        await self._shims.start_shim(folder)
         self._drop_old(pod_uid, container)
         return ContainerProcess(folder)
 
@@ -173,33 +173,6 @@ class ContainerProcesses:
         """The present and the previous start are kept: their logs can be asked for."""
         for process in self.attempts(pod_uid, container)[:-2]:
             shutil.rmtree(process.folder, ignore_errors=True)
-
-
-async def _spawn_shim(folder: Path) -> None:
-    read_end, write_end = os.pipe()
-    loop = asyncio.get_running_loop()
-    told = asyncio.Event()
-    try:
-        os.posix_spawn(  # noqa: ASYNC221 (does not wait for the program)
-            sys.executable,
-            [sys.executable, "-I", "-S", _SHIM, str(folder), "3"],
-            {},
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(folder / "shim.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-                (os.POSIX_SPAWN_DUP2, write_end, 3),
-            ],
-            setsid=True,
-        )
-    finally:
-        os.close(write_end)
-    loop.add_reader(read_end, told.set)
-    try:
-        await told.wait()
-    finally:
-        loop.remove_reader(read_end)
-        os.close(read_end)
 
 
 async def _process_gone(pid: int) -> None:
@@ -215,10 +188,6 @@ async def _process_gone(pid: int) -> None:
     finally:
         loop.remove_reader(handle)
         os.close(handle)
-    try:
-        os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 (does not wait)
-    except ChildProcessError:
-        return  # started by an earlier life of the stand-in
 
 
 def _start_ticks(pid: int) -> int | None:

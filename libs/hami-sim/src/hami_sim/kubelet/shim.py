@@ -1,8 +1,10 @@
 """Parent of one container's process: starts it, waits for it, writes down how it ended, and outlives the stand-in.
 
-Run as a script (`python -I -S shim.py FOLDER NOTIFY_FD`), so it uses the standard library only and nothing of ours.
-FOLDER holds `spec.json`; the shim writes there `shim.json` (it exists), `state.json` (the process runs) and `exit.json`
-(it ended, or never started). A line on NOTIFY_FD tells the stand-in at once; it may be gone.
+Run as a script (`python -I -S shim.py CHANNEL`), so it uses the standard library only and nothing of ours. The script
+is a server that forks a shim for every folder it is sent over CHANNEL, a SOCK_SEQPACKET socket; it ends with the
+stand-in, the shims do not. The folder holds `spec.json`; the shim writes there `shim.json` (it exists), `state.json` (the
+process runs) and `exit.json` (it ended, or never started). A line on the descriptor that came with the folder tells the
+stand-in at once; it may be gone.
 """
 
 # pathlib would double the start-up time of a process that is started for every container.
@@ -10,11 +12,14 @@ FOLDER holds `spec.json`; the shim writes there `shim.json` (it exists), `state.
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import signal
+import socket
 import sys
 import time
+import traceback
 from typing import Any
 
 CLONE_NEWNS = 0x00020000
@@ -185,7 +190,39 @@ def tell(notify: int, word: str) -> None:
     os.close(notify)
 
 
-if __name__ == "__main__":
-    os.set_inheritable(int(sys.argv[2]), False)
+def shim(folder: str, notify: int) -> None:
+    """In the forked child: never returns."""
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.set_inheritable(notify, False)
+        own_log = os.open(os.path.join(folder, "shim.log"), os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+        os.dup2(own_log, 1)
+        os.dup2(own_log, 2)
+        os.close(own_log)
+        run(folder, notify)
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        os._exit(0)
+
+
+def serve(channel: int) -> None:
+    """Until the other end of the channel is closed."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    run(sys.argv[1], int(sys.argv[2]))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are reaped by nobody's wait
+    gc.freeze()
+    requests = socket.socket(fileno=channel)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(requests, 4096, 1)
+        if not message:
+            return
+        if os.fork() == 0:
+            requests.close()
+            shim(os.fsdecode(message), descriptors[0])
+        os.close(descriptors[0])
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

@@ -29,6 +29,7 @@ from hami_sim.kubelet.pod_worker import PodWorker
 from hami_sim.kubelet.ports import ImagePuller, KubeApi, PodEvents
 from hami_sim.kubelet.processes import ContainerProcess, ContainerProcesses
 from hami_sim.kubelet.settings import ContainerMode, KubeletSettings
+from hami_sim.kubelet.shim_server import ShimServer
 
 _log = get_logger("kubelet")
 
@@ -48,6 +49,7 @@ class KubeletStandIn:
         mode: ContainerMode,
         events: PodEvents,
         log_server: LogServer,
+        shims: ShimServer,
         pull: ImagePuller,
         rng: random.Random,
         clock: Clock,
@@ -59,6 +61,7 @@ class KubeletStandIn:
         self._events = events
         self._log_server = log_server
         self._clock = clock
+        self._shims = shims
         self._workers: dict[str, PodWorker] = {}
         self._book = DeviceBook()
         self._checkpoint = CheckpointFile(root / DEVICE_PLUGINS_FOLDER)
@@ -67,7 +70,7 @@ class KubeletStandIn:
         )
         self._admission = Admission(self._book, self._plugins.find, lambda: self._checkpoint.save(self._book), rng)
         self._queue = AdmissionQueue(self._admit_now)
-        self._processes = ContainerProcesses(root / "containers")
+        self._processes = ContainerProcesses(root / "containers", shims)
         self._pod_resources = PodResourcesServer(root / POD_RESOURCES_FOLDER, self._book, self._active_pods)
         self._starter = ContainerStarter(
             settings,
@@ -92,17 +95,23 @@ class KubeletStandIn:
         *,
         events: PodEvents,
         log_server: LogServer,
+        shims: ShimServer | None = None,
         pull: ImagePuller | None = None,
         rng: random.Random | None = None,
         clock: Clock | None = None,
     ) -> "KubeletStandIn":
-        """Chooses the containers' mode. Raises ModeUnavailableError when the one asked for cannot be had."""
+        """Chooses the containers' mode. Raises ModeUnavailableError when the one asked for cannot be had.
+
+        `shims` may serve many nodes: one process less for each.
+        """
+        shims = shims or ShimServer()
         return cls(
             settings,
             kube,
-            mode=await choose_mode(settings.mode, Path(settings.root_dir)),
+            mode=await choose_mode(settings.mode, Path(settings.root_dir), shims),
             events=events,
             log_server=log_server,
+            shims=shims,
             pull=pull or _image_is_there,
             rng=rng or random.Random(),  # noqa: S311 (order of ids, no secret)
             clock=clock or SystemClock(),
@@ -115,6 +124,7 @@ class KubeletStandIn:
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             stack.callback(self._workers.clear)
+            stack.callback(self._shims.close)
             await self._plugins.start()
             stack.push_async_callback(self._plugins.stop)
             await self._pod_resources.start()
@@ -243,7 +253,7 @@ class KubeletStandIn:
 
 async def end_containers(root: Path) -> None:
     """End every process under a node's root folder; needs no stand-in."""
-    processes = ContainerProcesses(root / "containers")
+    processes = ContainerProcesses(root / "containers", ShimServer())
     await asyncio.gather(*(_end_pod(processes, pod_uid) for pod_uid in processes.pods()))
 
 
