@@ -1,7 +1,8 @@
 //! Measures `reserve` on full clusters and prints one JSON object a line.
 //!
 //! Rows: the pod fits on many nodes, only on the last candidate, or nowhere (nodes failing for every kind of
-//! reason), each with both node policies. All node names are candidates, in the order of the names.
+//! reason), each with both node policies. All node names are candidates, listed
+//! as in the call before; `reserve-shuffled-names` lists them in a new order each time.
 
 #![allow(clippy::disallowed_methods, reason = "this program measures time; the engine reads none")]
 
@@ -20,6 +21,15 @@ const SIZES: [Size; 2] = [
     Size { nodes: 5_000, cards_per_node: 8, pods: 80_000 },
 ];
 
+/// How the candidates are listed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// As in the call before.
+    Same,
+    /// Anew for every call.
+    Shuffled,
+}
+
 struct Measured {
     p50_us: f64,
     p99_us: f64,
@@ -27,12 +37,15 @@ struct Measured {
     allocations: u64,
 }
 
-fn measure(scene: &mut Scene, decisions: usize) -> Measured {
-    let names: Vec<&str> = scene.names.iter().map(String::as_str).collect();
+fn measure(scene: &mut Scene, decisions: usize, order: Order) -> Measured {
+    let mut names: Vec<&str> = scene.names.iter().map(String::as_str).collect();
     let mut nanoseconds = Vec::with_capacity(decisions);
     let mut allocated = 0;
     for round in 0..WARM_UP + decisions {
         let pod = &scene.asks[round % scene.asks.len()];
+        if order == Order::Shuffled {
+            scene::shuffle(&mut names, round as u64);
+        }
         let before = allocations::count();
         let start = Instant::now();
         let decision = scene.cluster.reserve(pod, Candidates::Named(&names));
@@ -68,11 +81,15 @@ fn main() {
     });
     for size in SIZES {
         for case in [Case::Fits, Case::Last, Case::Nowhere] {
-            for policy in ["binpack", "spread"] {
+            for (policy, order, bench) in [
+                ("binpack", Order::Same, "reserve"),
+                ("spread", Order::Same, "reserve"),
+                ("binpack", Order::Shuffled, "reserve-shuffled-names"),
+            ] {
                 let mut scene = Scene::build(size, case, policy);
-                let result = measure(&mut scene, decisions);
+                let result = measure(&mut scene, decisions, order);
                 println!(
-                    "{{\"bench\":\"reserve\",\"nodes\":{},\"cards_per_node\":{},\"pods\":{},\"case\":\"{}\",\
+                    "{{\"bench\":\"{bench}\",\"nodes\":{},\"cards_per_node\":{},\"pods\":{},\"case\":\"{}\",\
                      \"policy\":\"{policy}\",\"p50_us\":{:.1},\"p99_us\":{:.1},\"allocations\":{}}}",
                     size.nodes,
                     size.cards_per_node,

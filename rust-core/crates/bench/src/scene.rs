@@ -56,6 +56,14 @@ impl Numbers {
     }
 }
 
+/// Puts a list in an order that follows from the seed.
+pub fn shuffle<T>(list: &mut [T], seed: u64) {
+    let mut numbers = Numbers(seed);
+    for end in (1..list.len()).rev() {
+        list.swap(end, numbers.below(end as u64 + 1) as usize);
+    }
+}
+
 impl Scene {
     pub fn build(size: Size, case: Case, node_policy: &str) -> Self {
         let mut numbers = Numbers(20_261_129);

@@ -32,8 +32,8 @@ pub(crate) struct Search {
     /// The last decision; its buffers are used again once its readers are gone.
     decision: Option<Arc<Decision>>,
     known_names: KnownNames,
-    /// By place: number of the last search that asked the node.
-    asked: Vec<u32>,
+    /// By place: number of the last search whose candidates name the node.
+    wanted: Vec<u32>,
     searches: u32,
     counts: bool,
     counts_empty: bool,
@@ -111,19 +111,25 @@ impl Search {
     fn fill(&mut self, decision: &mut Decision, nodes: &Nodes, pod: &PodAsk, candidates: Candidates<'_>) {
         decision.begin(nodes.names());
         self.begin_search(nodes.scanned().len());
-        match candidates {
-            Candidates::All => {
-                for place in 0..nodes.scanned().len() as u32 {
-                    self.ask(decision, nodes, place, pod);
+        let all = matches!(candidates, Candidates::All);
+        if let Candidates::Named(names) = candidates {
+            self.known_names.begin(nodes.generation);
+            for (number, name) in names.iter().enumerate() {
+                let place = self.known_names.place_of(number, name, nodes);
+                if place == NO_PLACE || !nodes.scanned()[place as usize].registered {
+                    decision.add_unregistered(name);
+                } else {
+                    self.wanted[place as usize] = self.searches;
                 }
             }
-            Candidates::Named(names) => {
-                self.known_names.begin(nodes.generation);
-                for (number, name) in names.iter().enumerate() {
-                    let place = self.known_names.place_of(number, name, nodes);
-                    if place == NO_PLACE || !self.ask(decision, nodes, place, pod) {
-                        decision.add_unregistered(name);
-                    }
+        }
+        // In the order of memory, whatever the order of the names.
+        for (place, node) in nodes.scanned().iter().enumerate() {
+            if (all && node.registered) || self.wanted[place] == self.searches {
+                let place = place as u32;
+                match self.fits(nodes, place, pod) {
+                    Ok(()) => decision.add_fitting(place, node.score, pod.node_policy),
+                    Err(tally) => decision.add_failing(place, tally),
                 }
             }
         }
@@ -138,28 +144,10 @@ impl Search {
     fn begin_search(&mut self, places: usize) {
         self.searches = self.searches.wrapping_add(1);
         if self.searches == 0 {
-            self.asked.clear();
+            self.wanted.clear();
             self.searches = 1;
         }
-        self.asked.resize(places, 0);
-    }
-
-    /// False when the node is not registered.
-    #[inline]
-    fn ask(&mut self, decision: &mut Decision, nodes: &Nodes, place: u32, pod: &PodAsk) -> bool {
-        let node = nodes.scanned()[place as usize];
-        if !node.registered {
-            return false;
-        }
-        let asked = &mut self.asked[place as usize];
-        if *asked != self.searches {
-            *asked = self.searches;
-            match self.fits(nodes, place, pod) {
-                Ok(()) => decision.add_fitting(place, node.score, pod.node_policy),
-                Err(tally) => decision.add_failing(place, tally),
-            }
-        }
-        true
+        self.wanted.resize(places, 0);
     }
 
     /// Walks the winner once more for its cards.

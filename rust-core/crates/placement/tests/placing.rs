@@ -20,11 +20,14 @@ struct Refusal {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a table")]
 fn refusals_say_why() {
     let two = || cards("a", 2);
     let changed = |change: fn(&mut CardSpec)| {
         let mut list = two();
-        list.iter_mut().for_each(change);
+        for card in &mut list {
+            change(card);
+        }
         list
     };
     let whole = || ask(1, 1000, 100);

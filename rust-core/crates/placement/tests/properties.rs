@@ -62,16 +62,17 @@ fn any_constraint() -> impl Strategy<Value = CardConstraint> {
         || prop::option::weighted(0.2, vec(prop::sample::select(vec!["a100", "NVIDIA", "h1"]), 0..2));
     let ids =
         || prop::option::weighted(0.2, vec(prop::sample::select(vec!["a-0", "a-1", "b-0", "c-2"]), 0..3));
-    let modes = prop::option::weighted(0.2, prop::sample::select(vec!["mig", "hami-core", "mig,hami-core"]));
+    let accepted_modes =
+        prop::option::weighted(0.2, prop::sample::select(vec!["mig", "hami-core", "mig,hami-core"]));
     let own = |words: Option<Vec<&str>>| words.map(|words| words.into_iter().map(String::from).collect());
-    (models(), models(), ids(), ids(), modes).prop_map(
-        move |(use_models, avoid_models, use_ids, avoid_ids, modes)| {
+    (models(), models(), ids(), ids(), accepted_modes).prop_map(
+        move |(use_models, avoid_models, use_ids, avoid_ids, accepted)| {
             CardConstraint::new(
                 own(use_models),
                 own(avoid_models),
                 own(use_ids),
                 own(avoid_ids),
-                modes.map(String::from),
+                accepted.map(String::from),
             )
         },
     )
@@ -122,6 +123,12 @@ fn any_bound(uid: u8) -> impl Strategy<Value = Bound> {
             init_done,
         },
     )
+}
+
+fn charge_all(running: &[Bound], cluster: &mut Cluster) {
+    for bound in running {
+        bound.charge(cluster);
+    }
 }
 
 impl Bound {
@@ -253,7 +260,7 @@ proptest! {
         pod in any_pod(7),
     ) {
         let mut cluster = build(&nodes);
-        running.iter().for_each(|bound| bound.charge(&mut cluster));
+        charge_all(&running, &mut cluster);
         let before = seen(&cluster);
         let asked = told(&cluster.what_if(&pod, Candidates::All));
         prop_assert_eq!(&seen(&cluster), &before);
@@ -275,9 +282,9 @@ proptest! {
         pod in any_pod(201),
     ) {
         let mut straight = build(&nodes);
-        running.0.iter().for_each(|bound| bound.charge(&mut straight));
+        charge_all(&running.0, &mut straight);
         let mut other = Cluster::new();
-        running.1.iter().for_each(|bound| bound.charge(&mut other));
+        charge_all(&running.1, &mut other);
         for (name, cards) in &shuffled {
             other.set_node(name, cards).unwrap();
         }
@@ -312,7 +319,7 @@ proptest! {
         // `reserve` counts where it may; `explain` always walks.
         let mut cluster = build(&nodes);
         cluster.set_quota("default", VENDOR, quota, None);
-        running.iter().for_each(|bound| bound.charge(&mut cluster));
+        charge_all(&running, &mut cluster);
         let decision = cluster.what_if(&pod, Candidates::Named(&NODES));
         let verdicts = cluster.explain(&pod, Candidates::Named(&NODES));
         let fitting: Vec<_> = verdicts
@@ -341,7 +348,7 @@ proptest! {
         pod in any_pod(7),
     ) {
         let mut cluster = build(&nodes);
-        running.iter().for_each(|bound| bound.charge(&mut cluster));
+        charge_all(&running, &mut cluster);
         let decision = cluster.what_if(&pod, Candidates::All);
         prop_assume!(decision.chosen().is_none());
         let never: Vec<_> = decision.failed_nodes(Some(true)).into_iter().map(|(node, _)| node.to_string()).collect();
