@@ -18,7 +18,7 @@ LEAST_BIND_SECONDS: Final = 0.2
 
 
 def binding_map(reservation: Reservation, now: datetime) -> allocations.AssignmentMap:
-    """Annotations and labels of the Binding: what `--annotate-at=filter` writes earlier, and that the bind has begun."""
+    """Annotations and labels of the Binding: what `annotate_at=filter` writes earlier, and that the bind has begun."""
     assigned = allocations.assignment(
         NodeName(reservation.node),
         cards.by_vendor(reservation.slots),

@@ -1,0 +1,119 @@
+"""The scheduler under a real kube-apiserver and a real kube-scheduler."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hami_sim.controlplane import ControlPlane, RestClient
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "services" / "scheduler" / "tests"))
+
+from scheduler_builders import ALLOCATED_KEY, container, limits, node, pod, quota
+from scheduler_service import Scheduler, eventually, running, settings_for
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+async def scheduler(control_plane: ControlPlane, kube: RestClient) -> AsyncIterator[Scheduler]:
+    """One replica, which the real kube-scheduler asks."""
+    settings = settings_for(str(control_plane.kubeconfig))
+    async with running(settings) as found:
+        await control_plane.use_extender(found.url)
+        yield found
+        await control_plane.use_extender(None)
+
+
+@pytest.fixture
+async def node_name(kube: RestClient) -> AsyncIterator[str]:
+    """A node with one card of 10,000 MiB. The name is new: the controllers remember earlier nodes by name."""
+    name = f"node-{uuid.uuid4().hex[:8]}"
+    await kube.post("/api/v1/nodes", node(name))
+    await kube.wait_until(f"/api/v1/nodes/{name}", lambda found: not (found or {})["spec"].get("taints"))
+    yield name
+    await kube.delete(f"/api/v1/nodes/{name}")
+
+
+class Pods:
+    """Pods of one namespace."""
+
+    def __init__(self, kube: RestClient, namespace: str) -> None:
+        self._kube = kube
+        self.path = f"/api/v1/namespaces/{namespace}/pods"
+        self.namespace = namespace
+
+    async def create(self, name: str, **fields: Any) -> Json:
+        body = pod(name, namespace=self.namespace, **fields)
+        del body["metadata"]["uid"], body["status"]
+        return await self._kube.post(self.path, body)
+
+    async def bound(self, name: str) -> Json:
+        found = await self._kube.wait_until(
+            f"{self.path}/{name}", lambda found: bool((found or {})["spec"].get("nodeName"))
+        )
+        assert found is not None
+        return found
+
+    async def pending(self, name: str) -> Json:
+        """The pod once kube-scheduler found no node for it."""
+
+        def is_rejected(found: Json | None) -> bool:
+            conditions = (found or {}).get("status", {}).get("conditions", [])
+            return any(c["type"] == "PodScheduled" and c["status"] == "False" for c in conditions)
+
+        found = await self._kube.wait_until(f"{self.path}/{name}", is_rejected)
+        assert found is not None
+        return found
+
+    async def delete(self, name: str) -> None:
+        await self._kube.delete(f"{self.path}/{name}", gracePeriodSeconds="0")
+
+    async def events_of(self, name: str) -> list[tuple[str, str]]:
+        found = await self._kube.get(f"/api/v1/namespaces/{self.namespace}/events")
+        return [(item["reason"], item["message"]) for item in found["items"] if item["involvedObject"]["name"] == name]
+
+
+@pytest.fixture
+def pods(kube: RestClient, namespace: str) -> Pods:
+    return Pods(kube, namespace)
+
+
+async def test_a_pod_that_asks_is_bound_with_its_whole_allocation(
+    scheduler: Scheduler, node_name: str, kube: RestClient, pods: Pods
+) -> None:
+    created = await pods.create("slice", memory=3000, cores=30)
+    version = created["metadata"]["resourceVersion"]
+    async with kube.watch(pods.path, resourceVersion=version) as events:
+        first_change = (await anext(events))["object"]
+
+    assert first_change["spec"]["nodeName"] == node_name
+    annotations = first_change["metadata"]["annotations"]
+    assert annotations[ALLOCATED_KEY] == f"{node_name}-0,NVIDIA,3000,30:;"
+    assert annotations["hami.io/vgpu-node"] == node_name
+    assert annotations["hami.io/bind-phase"] == "allocating"
+    assert {"hami.io/vgpu-time", "hami.io/bind-time", "hami.io/allocation-id"} <= annotations.keys()
+    assert first_change["metadata"]["labels"] == {"hami.io/vgpu-node": node_name}
+    found = await kube.get(f"/api/v1/nodes/{node_name}")
+    assert "hami.io/mutex.lock" not in found["metadata"]["annotations"]
+
+
+async def test_a_pod_that_waits_gets_the_card_when_the_other_is_gone(
+    scheduler: Scheduler, node_name: str, pods: Pods
+) -> None:
+    await pods.create("first", memory=8000)
+    await pods.bound("first")
+    await pods.create("second", memory=8000)
+    await pods.pending("second")
+
+    async def is_explained() -> bool:
+        told = await pods.events_of("second")
+        return ("FilteringFailed", f"1 nodes CardInsufficientMemory({node_name})") in told
+
+    await eventually(is_explained)
+    await pods.delete("first")
+    await pods.bound("second")
