@@ -2,7 +2,9 @@
 
 import asyncio
 import random
+from pathlib import Path
 
+import hami_sim.kubelet
 import msgspec
 import pytest
 from hami_sim.kubelet.admission import Admission
@@ -303,3 +305,11 @@ async def test_the_queue_takes_the_oldest_first():
     worker.cancel()
 
     assert order == ["first-taken", "a", "b", "c"]
+
+
+def test_the_stand_in_does_not_know_whose_plugin_it_serves():
+    """It must treat our node-agent as it would treat any other plugin."""
+    folder = Path(hami_sim.kubelet.__file__).parent
+    known = [path.name for path in folder.glob("*.py") if "hami.io" in path.read_text()]
+
+    assert known == []

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import grpc
 import msgspec
 import pytest
 from hami_sim.kubelet import DriverSettings, KubeletSettings, KubeletStandIn, end_containers
@@ -21,7 +22,8 @@ from hami_sim.kubelet.objects import ConfigMap, ObjectMeta
 from hami_sim.kubelet.scripted_plugin import Refused, ScriptedPlugin
 from hami_sim.kubelet.settings import LogServerSettings
 from hami_sim.kubelet.shim_server import ShimServer
-from kubelet_api.deviceplugin_v1beta1_pb2 import CDIDevice, ContainerAllocateResponse, Mount
+from kubelet_api.deviceplugin_v1beta1_pb2 import CDIDevice, ContainerAllocateResponse, Mount, RegisterRequest
+from kubelet_api.deviceplugin_v1beta1_pb2_grpc import RegistrationStub
 
 RESOURCE = "example.com/gpu"
 FOREVER = "while :; do sleep 0.05; done"
@@ -478,6 +480,26 @@ async def test_a_pod_past_its_deadline_fails(prefix_node):
     assert status["reason"] == "DeadlineExceeded"
 
 
+async def test_the_image_comes_before_pre_start_and_pre_start_before_the_process(prefix_node):
+    order: list[str] = []
+    plugin = ScriptedPlugin(RESOURCE, ["a"])
+    plugin.pre_start = lambda _: order.append("pre-start" if not prefix_node.folder().exists() else "too late")
+
+    async def pull(image: str) -> None:
+        order.append(image)
+
+    async with LogServer(LogServerSettings()).serving() as logs:
+        stand_in = await KubeletStandIn.create(
+            prefix_node.settings, prefix_node.kube, events=prefix_node.kube, log_server=logs, pull=pull
+        )
+        async with stand_in.running(), plugin.serving(prefix_node.plugin_folder):
+            await prefix_node.allocatable(1)
+            prefix_node.run(container("true", gpus=1))
+            await prefix_node.kube.until_phase("pod", "Succeeded")
+
+    assert order == ["any", "pre-start"]
+
+
 # ---- deletion ------------------------------------------------------------------------------------------------------
 
 
@@ -619,6 +641,53 @@ async def test_processes_of_a_pod_that_was_removed_meanwhile_are_ended(prefix_no
     async with node.kubelet():
         assert not alive(pid)
         assert not folder.exists()
+
+
+async def test_a_start_that_an_earlier_life_left_half_done_is_done_anew(prefix_node):
+    prefix_node.run(container("echo ran"))
+    prefix_node.folder().mkdir(parents=True)
+    (prefix_node.folder() / "spec.json").write_text("{}")
+    async with prefix_node.kubelet():
+        status = await prefix_node.kube.until_phase("pod", "Succeeded")
+
+    assert (prefix_node.log(), status["containerStatuses"][0]["restartCount"]) == ("ran\n", 0)
+
+
+async def test_processes_of_a_pod_that_is_finished_are_ended(prefix_node):
+    node = prefix_node
+    async with node.kubelet():
+        node.run(container(FOREVER))
+        await node.running()
+        pid = node.pid()
+    node.kube.pods["pod"]["status"]["phase"] = "Failed"
+    async with node.kubelet():
+        while not (node.folder() / "exit.json").exists():  # noqa: ASYNC110 (another process writes it)
+            await asyncio.sleep(0.02)
+    assert not alive(pid)
+
+
+async def test_a_plugin_may_register_anew_without_going(prefix_node):
+    first, second = ScriptedPlugin(RESOURCE, ["a"]), ScriptedPlugin(RESOURCE, ["b", "c"])
+    async with prefix_node.kubelet_and(first, 1), second.serving(prefix_node.plugin_folder, "second.sock"):
+        await prefix_node.allocatable(2)
+        prefix_node.run(container("true", gpus=1))
+        await prefix_node.kube.until_phase("pod", "Succeeded")
+
+    assert (len(first.bodies("Allocate")), len(second.bodies("Allocate"))) == (0, 1)
+
+
+async def test_a_plugin_of_another_version_is_refused(prefix_node):
+    async with (
+        prefix_node.kubelet(),
+        grpc.aio.insecure_channel(f"unix:{prefix_node.plugin_folder}/kubelet.sock") as channel,
+    ):
+        for request in (
+            RegisterRequest(version="v1", endpoint="x.sock", resource_name=RESOURCE),
+            RegisterRequest(version="v1beta1", endpoint="x.sock", resource_name="gpu"),
+            RegisterRequest(version="v1beta1", endpoint="../x.sock", resource_name=RESOURCE),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
+                await RegistrationStub(channel).Register(request)
 
 
 async def test_sockets_of_an_earlier_life_are_removed(prefix_node):

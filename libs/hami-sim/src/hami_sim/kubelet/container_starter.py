@@ -129,7 +129,7 @@ class ContainerStarter:
             if not plugin.pre_start_required:
                 continue
             try:
-                await plugin.pre_start(sorted(holding.ids))
+                await plugin.pre_start(list(holding.ids))
             except PluginError as error:
                 raise StartFault(
                     "CreateContainerConfigError", f"device plugin PreStartContainer rpc failed with err: {error}"
@@ -148,7 +148,7 @@ class ContainerStarter:
                 for mount in response.mounts
             ],
             device_nodes=[(d.host_path, d.container_path) for response in responses for d in response.devices],
-            cdi_names=list(dict.fromkeys(d.name for response in responses for d in response.cdi_devices)),
+            cdi_names=list(dict.fromkeys(name for response in responses for name in _cdi_names(response))),
         )
 
     async def _sources(self, pod: Pod) -> Sources:
@@ -224,3 +224,9 @@ class ContainerStarter:
         except (OSError, UnicodeDecodeError) as error:
             raise StartFault("CreateContainerError", str(error)) from error
         return with_host_paths(launch, content)
+
+
+def _cdi_names(response: ContainerAllocateResponse) -> list[str]:
+    """Runtimes take names from the field and from annotations of CDI's own prefix."""
+    annotated = [value for key, value in response.annotations.items() if key.startswith("cdi.k8s.io/")]
+    return [*(device.name for device in response.cdi_devices), *(n for value in annotated for n in value.split(","))]

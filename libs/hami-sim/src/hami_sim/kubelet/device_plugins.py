@@ -157,7 +157,10 @@ class PluginRegistry(RegistrationServicer):
         except PluginError as error:
             await endpoint.close()
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"failed to dial device plugin: {error}")
+        earlier = self._endpoints.get(request.resource_name)
         self._endpoints[request.resource_name] = endpoint
+        if earlier:
+            await earlier.close()
         self._spawn(self._watch(endpoint), f"plugin {request.resource_name}")
         _log.info("plugin-registered", resource=request.resource_name, endpoint=request.endpoint)
         return pb.Empty()

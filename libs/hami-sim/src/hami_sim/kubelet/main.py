@@ -4,6 +4,7 @@ Containers outlive the process; the next one on the same root folders takes them
 ends those of a root folder.
 """
 
+import resource
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
@@ -56,6 +57,9 @@ async def build(settings: RunnerSettings, stack: AsyncExitStack) -> Sequence[Roo
 
 def main() -> None:
     """Entry point."""
+    # Each container costs a descriptor; the soft limit is often 1,024.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     settings = settings_from_command_line(RunnerSettings, program="kubelet-stand-in")
     configure_logging(settings.log, service="kubelet-stand-in")
     raise SystemExit(run_process(lambda stack: build(settings, stack)))

@@ -110,6 +110,10 @@ class PodWorker:
                 await self._write_certainly(
                     refused_status(self._pod, refusal.reason, refusal.message, self._settings.node_address, self._now())
                 )
+        if self._finished and self._running:
+            await self._stop_together(
+                plan_deletion(self._pod, self._states), self._pod.spec.termination_grace_period_seconds
+            )
         await self._run_containers()
         await self._ending.wait()
         await self._end_containers()

@@ -129,11 +129,12 @@ class ContainerProcesses:
     def give_up_unstarted(self) -> None:
         """At the start of the stand-in: claim in its shim's place every start that an earlier life left half done.
 
-        A shim that comes up late then finds its folder claimed and ends itself.
+        A shim that comes up late finds its folder claimed or gone and ends itself.
         """
         for folder in self._folder.glob("*/*/*"):
             with contextlib.suppress(FileExistsError):
                 (folder / "shim.json").open("x").close()
+                shutil.rmtree(folder)
 
     def began(self, pod_uid: str, container: str, attempt: int) -> bool:
         """The start has come so far that there may be a process."""

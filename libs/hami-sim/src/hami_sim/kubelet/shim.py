@@ -2,9 +2,9 @@
 
 Run as a script (`python -I -S shim.py CHANNEL`), so it uses the standard library only and nothing of ours. The script
 is a server that forks a shim for every folder it is sent over CHANNEL, a SOCK_SEQPACKET socket; it ends with the
-stand-in, the shims do not. The folder holds `spec.json`; the shim writes there `shim.json` (it exists), `state.json` (the
-process runs) and `exit.json` (it ended, or never started). A line on the descriptor that came with the folder tells the
-stand-in at once; it may be gone.
+stand-in, the shims do not. The folder holds `spec.json`; the shim writes there `shim.json` (it exists), `state.json`
+(the process runs) and `exit.json` (it ended, or never started). A line on the descriptor that came with the folder
+tells the stand-in at once; it may be gone.
 """
 
 # pathlib would double the start-up time of a process that is started for every container.
@@ -101,6 +101,7 @@ def become(spec: dict[str, Any], log: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     if spec["scratch"]:
         enter_root(spec["scratch"], spec["binds"])
+        os.makedirs(spec["working_dir"], exist_ok=True)
     os.umask(0o022)
     os.chdir(spec["working_dir"])
     os.execvpe(spec["argv"][0], spec["argv"], spec["environment"])
