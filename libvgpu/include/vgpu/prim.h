@@ -1,0 +1,54 @@
+/* The port to the machine: time, pids, locks, files. Only src/prim/ calls libc for these. */
+#ifndef VGPU_PRIM_H
+#define VGPU_PRIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/limits.h"
+#include "core/region.h"
+
+/* ---- src/prim/process.c ---- */
+
+const char *vgi_getenv(const char *name);
+
+/* Seconds since the epoch, from the coarse clock: no system call. */
+uint64_t vgi_now_seconds(void);
+void vgi_sleep_microseconds(unsigned microseconds);
+
+int32_t vgi_own_pid(void);
+struct vgi_identity vgi_identify_self(void);
+
+/* Whether that process certainly ended. What cannot be told counts as alive. */
+bool vgi_is_gone(const struct vgi_identity *owner);
+
+/* A zeroed page that every kind of fork (also raw clone) hands to the child zeroed again; NULL when the kernel has no
+ * such thing. */
+void *vgi_page_wiped_on_fork(void);
+
+/* ---- src/prim/region_file.c ---- */
+
+struct vgi_region_file {
+    int descriptor; /* -1 = closed */
+    struct vg_region *region;
+    int32_t opener_pid;
+};
+
+/* Opens, makes or replaces the region file and maps it. False with the reason when that cannot be done. */
+bool vgi_region_file_open(struct vgi_region_file *file, const char *path, const struct vgi_limits *limits, char *reason,
+                          size_t reason_size);
+void vgi_region_file_close(struct vgi_region_file *file);
+
+/* The lock between processes: dropped by the kernel when its holder dies. False when it stays taken that long. */
+bool vgi_region_file_lock(const struct vgi_region_file *file, unsigned milliseconds);
+void vgi_region_file_unlock(const struct vgi_region_file *file);
+
+/* ---- src/prim/message.c ---- */
+
+enum vgi_level { VGI_ERROR = 1, VGI_WARNING = 2, VGI_INFO = 3, VGI_DEBUG = 4 };
+
+/* One line on stderr, as long as the level is wanted. Allocates nothing, takes no lock. */
+void vgi_say(enum vgi_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,143 @@
+/* The shared region file: one per container, mapped by every process in it and read by the monitor on the host.
+ *
+ * The first 2,008,952 bytes are layout version 1.2, kept byte for byte so that any monitor of that layout reads it; a
+ * zero byte follows (files of that version end with it). Our extension comes after; nobody else reads it. All fields
+ * have fixed width and native byte order. */
+#ifndef VGPU_SHM_LAYOUT_H
+#define VGPU_SHM_LAYOUT_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define VG_REGION_MAGIC 19920718
+#define VG_REGION_MAJOR 1u
+#define VG_REGION_MINOR 2u
+
+#define VG_MAX_CARDS 16
+#define VG_MAX_SLOTS 1024
+#define VG_UUID_BYTES 96
+
+/* What a process holds on a card, in bytes. `total` is what monitors sum. */
+struct vg_usage {
+    _Atomic uint64_t context;
+    _Atomic uint64_t module;
+    _Atomic uint64_t data;
+    _Atomic uint64_t offset;
+    _Atomic uint64_t total;
+    uint64_t unused[3];
+};
+
+struct vg_utilisation {
+    _Atomic uint64_t decoder;
+    _Atomic uint64_t encoder;
+    _Atomic uint64_t sm;
+    uint64_t unused[3];
+};
+
+enum vg_slot_status { VG_SLOT_FREE = 0, VG_SLOT_RUNNING = 1, VG_SLOT_SUSPENDED = 2 };
+
+struct vg_slot {
+    _Atomic int32_t pid; /* in the container's PID namespace; 0 = free */
+    _Atomic int32_t host_pid;
+    struct vg_usage used[VG_MAX_CARDS];
+    _Atomic uint64_t monitor_used[VG_MAX_CARDS];
+    struct vg_utilisation utilisation[VG_MAX_CARDS];
+    _Atomic int32_t status; /* enum vg_slot_status */
+    uint32_t padding;
+    uint64_t unused[3];
+};
+
+struct vg_region {
+    _Atomic int32_t magic;
+    uint32_t major;
+    uint32_t minor;
+    int32_t sm_init_flag;
+    uint64_t owner_pid;
+    uint8_t lock_reserved[32]; /* a semaphore in other implementations; ours locks elsewhere */
+    _Atomic uint64_t device_count;
+    char uuids[VG_MAX_CARDS][VG_UUID_BYTES]; /* by NVML index, as `limit` and `used` */
+    _Atomic uint64_t limit[VG_MAX_CARDS];    /* bytes; 0 = unlimited */
+    _Atomic uint64_t sm_limit[VG_MAX_CARDS]; /* percent */
+    struct vg_slot slots[VG_MAX_SLOTS];
+    _Atomic int32_t slot_count; /* slots ever used: all in use lie below it */
+    _Atomic int32_t utilisation_switch;
+    _Atomic int32_t recent_kernel; /* 2 at a launch, counted down by the monitor; negative = wait */
+    int32_t priority;
+    _Atomic uint64_t last_kernel_time; /* seconds since the epoch */
+    uint8_t postinit_reserved[32];
+};
+
+/* ---- our extension ---- */
+
+#define VG_EXTENSION_OFFSET 2008960ull
+#define VG_EXTENSION_MAGIC 0x3154584555504756ull /* "VGPUEXT1" */
+
+/* Who a slot belongs to, beyond its pid, and how many of its threads are between two counters. */
+struct vg_slot_owner {
+    _Atomic uint64_t start_time; /* field 22 of /proc/<pid>/stat */
+    _Atomic uint64_t pid_namespace;
+    _Atomic uint32_t busy;
+    uint32_t unused;
+};
+
+/* Cached sum of the slots' totals on one card, alone on its cache line: every charge goes through it. */
+struct vg_card_sum {
+    _Atomic uint64_t used;
+    uint64_t unused[7];
+};
+
+struct vg_extension {
+    uint64_t magic;
+    uint64_t size;
+    _Atomic uint32_t recompute; /* 1 while someone adds the slots up anew: charges wait */
+    uint32_t unused[11];
+    struct vg_card_sum sums[VG_MAX_CARDS];
+    struct vg_slot_owner owners[VG_MAX_SLOTS];
+};
+
+#define VG_FILE_BYTES (VG_EXTENSION_OFFSET + sizeof(struct vg_extension))
+
+#define VG_AT(type, field, where) _Static_assert(offsetof(type, field) == (where), "layout 1.2: " #field)
+VG_AT(struct vg_usage, total, 32);
+_Static_assert(sizeof(struct vg_usage) == 64, "layout 1.2");
+VG_AT(struct vg_utilisation, sm, 16);
+_Static_assert(sizeof(struct vg_utilisation) == 48, "layout 1.2");
+VG_AT(struct vg_slot, pid, 0);
+VG_AT(struct vg_slot, host_pid, 4);
+VG_AT(struct vg_slot, used, 8);
+VG_AT(struct vg_slot, monitor_used, 1032);
+VG_AT(struct vg_slot, utilisation, 1160);
+VG_AT(struct vg_slot, status, 1928);
+VG_AT(struct vg_slot, unused, 1936);
+_Static_assert(sizeof(struct vg_slot) == 1960, "layout 1.2");
+VG_AT(struct vg_region, magic, 0);
+VG_AT(struct vg_region, major, 4);
+VG_AT(struct vg_region, minor, 8);
+VG_AT(struct vg_region, sm_init_flag, 12);
+VG_AT(struct vg_region, owner_pid, 16);
+VG_AT(struct vg_region, lock_reserved, 24);
+VG_AT(struct vg_region, device_count, 56);
+VG_AT(struct vg_region, uuids, 64);
+VG_AT(struct vg_region, limit, 1600);
+VG_AT(struct vg_region, sm_limit, 1728);
+VG_AT(struct vg_region, slots, 1856);
+VG_AT(struct vg_region, slot_count, 2008896);
+VG_AT(struct vg_region, utilisation_switch, 2008900);
+VG_AT(struct vg_region, recent_kernel, 2008904);
+VG_AT(struct vg_region, priority, 2008908);
+VG_AT(struct vg_region, last_kernel_time, 2008912);
+VG_AT(struct vg_region, postinit_reserved, 2008920);
+_Static_assert(sizeof(struct vg_region) == 2008952, "layout 1.2");
+_Static_assert(VG_EXTENSION_OFFSET > sizeof(struct vg_region), "one zero byte follows layout 1.2");
+VG_AT(struct vg_extension, recompute, 16);
+VG_AT(struct vg_extension, sums, 64);
+VG_AT(struct vg_extension, owners, 64 + 64 * VG_MAX_CARDS);
+_Static_assert(sizeof(struct vg_slot_owner) == 24, "extension");
+#undef VG_AT
+
+static inline struct vg_extension *vg_extension_of(struct vg_region *region) {
+    return (struct vg_extension *)((char *)region + VG_EXTENSION_OFFSET);
+}
+
+#endif

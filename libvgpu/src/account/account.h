@@ -1,0 +1,82 @@
+/* This process's place in the container's region, and charging memory to it. */
+#ifndef VGPU_ACCOUNT_H
+#define VGPU_ACCOUNT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bind/table.h"
+#include "core/limits.h"
+#include "core/pointer_map.h"
+#include "vgpu/shm_layout.h"
+
+/* ---- attach.c ---- */
+
+enum vgi_state {
+    VGI_DETACHED = 0, /* also what a fork's child reads */
+    VGI_ATTACHED,
+    VGI_UNLIMITED, /* no limit was set and there is no region: calls pass through */
+    VGI_BARRED,    /* limits that cannot be understood or kept: CUDA is refused */
+    VGI_ENDED      /* the process is in exit(): nothing is granted any more */
+};
+
+struct vgi_process {
+    _Atomic uint32_t state; /* enum vgi_state */
+    uint32_t slot;
+};
+
+#define VGI_MAX_DEVICES 64 /* CUDA ordinals */
+
+/* Valid while attached. */
+extern struct vgi_process *vgi_process;
+extern struct vg_region *vgi_region;
+extern struct vgi_limits vgi_limits;
+extern int8_t vgi_card_of_device[VGI_MAX_DEVICES]; /* CUDA ordinal -> index in the region; -1 = none */
+
+static inline enum vgi_state vgi_state(void) {
+    struct vgi_process *process = __atomic_load_n(&vgi_process, __ATOMIC_ACQUIRE);
+    return (enum vgi_state)atomic_load_explicit(&process->state, memory_order_acquire);
+}
+
+/* Checks the environment's limits. False: they cannot be understood, the reason has been said, CUDA must not start. */
+bool vgi_limits_are_valid(void);
+
+/* Takes a place in the region. CUDA_SUCCESS also where there is nothing to keep; else what the program is told. */
+CUresult vgi_attach(void);
+
+/* For programs that only look (NVML): the region without a place in it, or NULL. */
+struct vg_region *vgi_look(void);
+
+/* ---- charge.c ---- */
+
+/* What a call that allocates has taken from the slice. */
+struct vgi_claim {
+    int card; /* -1 = nothing is counted */
+    uint64_t bytes;
+};
+
+/* Before the driver is called: takes bytes of the device's card, or says what the program is told. */
+CUresult vgi_claim(CUdevice device, uint64_t bytes, struct vgi_claim *claim);
+void vgi_give_back(int card, uint64_t bytes);
+
+/* Takes more, or gives some back, once the driver told the true size. False: the slice has not that much. */
+bool vgi_resize(struct vgi_claim *claim, uint64_t bytes);
+
+/* Frees what processes that ended still hold in the region, unless someone else is at it. */
+void vgi_sweep(void);
+
+/* Frees this process's slot at its end. */
+void vgi_leave(void);
+
+/* ---- tables of this process; emptied at each attach ---- */
+
+extern struct vgi_map vgi_allocations;
+void vgi_forget_allocations(void);
+void vgi_forget_mappings(void); /* hooks/vmm.c */
+void vgi_forget_contexts(void); /* hooks/context.c */
+
+/* The region's lock between processes and threads of this one. */
+bool vgi_region_lock(unsigned milliseconds);
+void vgi_region_unlock(void);
+
+#endif

@@ -1,0 +1,290 @@
+/* From the first driver call that matters to a slot in the region; forks and exits. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "account.h"
+#include "core/region.h"
+#include "env_names.h"
+#include "vgpu/prim.h"
+
+#define DEFAULT_REGION_PATH "/tmp/cudevshr.cache"
+#define LOCK_MS 10000
+
+static struct vgi_process before_attach; /* until the wiped page exists */
+struct vgi_process *vgi_process = &before_attach;
+struct vg_region *vgi_region;
+struct vgi_limits vgi_limits;
+int8_t vgi_card_of_device[VGI_MAX_DEVICES];
+
+static pthread_mutex_t attach_mutex = PTHREAD_MUTEX_INITIALIZER; /* one thread attaches */
+static pthread_mutex_t region_mutex = PTHREAD_MUTEX_INITIALIZER; /* threads share the file's lock */
+static struct vgi_region_file file = {.descriptor = -1};
+
+bool vgi_region_lock(unsigned milliseconds) {
+    for (unsigned waited = 0; pthread_mutex_trylock(&region_mutex) != 0; waited++) {
+        if (waited >= milliseconds)
+            return false;
+        vgi_sleep_microseconds(1000);
+    }
+    if (vgi_region_file_lock(&file, milliseconds))
+        return true;
+    pthread_mutex_unlock(&region_mutex);
+    return false;
+}
+
+void vgi_region_unlock(void) {
+    vgi_region_file_unlock(&file);
+    pthread_mutex_unlock(&region_mutex);
+}
+
+static void after_fork_in_child(void) {
+    /* Whatever another thread of the parent held is free here. The state itself is wiped by the kernel; without that
+     * this is where the child becomes detached. */
+    pthread_mutex_init(&attach_mutex, NULL);
+    pthread_mutex_init(&region_mutex, NULL);
+    if (vgi_state() != VGI_DETACHED)
+        atomic_store(&vgi_process->state, VGI_DETACHED);
+}
+
+static void prepare_once(void) {
+    static bool prepared;
+    if (prepared)
+        return;
+    void *page = vgi_page_wiped_on_fork();
+    if (page != NULL)
+        __atomic_store_n(&vgi_process, page, __ATOMIC_RELEASE);
+    else
+        vgi_say(VGI_INFO, "this kernel cannot wipe a page on fork; children of a raw clone() are not told apart");
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+    prepared = true;
+}
+
+bool vgi_limits_are_valid(void) {
+    static int32_t complained_pid;
+    struct vgi_limits limits;
+    char reason[384];
+    if (vgi_read_limits(vgi_getenv, &limits, reason, sizeof reason))
+        return true;
+    int32_t pid = vgi_own_pid();
+    if (__atomic_exchange_n(&complained_pid, pid, __ATOMIC_RELAXED) != pid)
+        vgi_say(VGI_ERROR, "CUDA is refused: %s", reason);
+    return false;
+}
+
+static const char *region_path(void) {
+    const char *path = vgi_getenv(VG_ENV_REGION_FILE);
+    return path == NULL || *path == '\0' ? DEFAULT_REGION_PATH : path;
+}
+
+/* Opens the region unless this very process has it open: a fork's child needs a lock of its own. */
+static bool open_region(const struct vgi_limits *limits, char *reason, size_t reason_size) {
+    if (file.region != NULL && file.opener_pid == vgi_own_pid())
+        return true;
+    vgi_region_file_close(&file);
+    return vgi_region_file_open(&file, region_path(), limits, reason, reason_size);
+}
+
+/* ---- which card is which: CUDA's ordinals by UUID onto the region's table, which is in NVML's order ---- */
+
+struct uuid_list {
+    int count;
+    char texts[VGI_MAX_DEVICES][VG_UUID_BYTES];
+};
+
+static void format_uuid(const CUuuid *uuid, char text[VG_UUID_BYTES]) {
+    static const char digits[] = "0123456789abcdef";
+    char *out = text;
+    memcpy(out, "GPU-", 4);
+    out += 4;
+    for (int i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10)
+            *out++ = '-';
+        *out++ = digits[(unsigned char)uuid->bytes[i] >> 4];
+        *out++ = digits[(unsigned char)uuid->bytes[i] & 15];
+    }
+    *out = '\0';
+}
+
+static CUresult list_cuda(struct uuid_list *list) {
+    CUresult result = VGI_CUDA(cuDeviceGetCount, &list->count);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (list->count > VGI_MAX_DEVICES)
+        list->count = VGI_MAX_DEVICES;
+    for (int i = 0; i < list->count; i++) {
+        CUuuid uuid;
+        result = vgi_cuda.cuDeviceGetUuid_v2 != NULL ? vgi_cuda.cuDeviceGetUuid_v2(&uuid, i)
+                                                     : VGI_CUDA(cuDeviceGetUuid, &uuid, i);
+        if (result != CUDA_SUCCESS)
+            return result;
+        format_uuid(&uuid, list->texts[i]);
+    }
+    return CUDA_SUCCESS;
+}
+
+static void list_nvml(struct uuid_list *list) {
+    unsigned count = 0;
+    list->count = 0;
+    if (!vgi_bind_nvml() || VGI_NVML(nvmlInit_v2) != NVML_SUCCESS)
+        return;
+    if (VGI_NVML(nvmlDeviceGetCount_v2, &count) == NVML_SUCCESS)
+        for (unsigned i = 0; i < count && i < VG_MAX_CARDS; i++) {
+            nvmlDevice_t device;
+            char *text = list->texts[list->count];
+            /* A lost card keeps its place, so that those after it keep theirs. */
+            if (VGI_NVML(nvmlDeviceGetHandleByIndex_v2, i, &device) != NVML_SUCCESS ||
+                VGI_NVML(nvmlDeviceGetUUID, device, text, VG_UUID_BYTES) != NVML_SUCCESS)
+                snprintf(text, VG_UUID_BYTES, "unknown-%u", i);
+            list->count++;
+        }
+    (void)VGI_NVML(nvmlShutdown);
+}
+
+static bool all_known(struct vg_region *region, const struct uuid_list *cuda) {
+    for (int i = 0; i < cuda->count; i++)
+        if (vgi_region_find_card(region, cuda->texts[i]) < 0)
+            return false;
+    return true;
+}
+
+/* With the region locked. False: a device has no place in the table of sixteen. */
+static bool map_devices(struct vg_region *region, const struct uuid_list *cuda, const struct uuid_list *nvml) {
+    memset(vgi_card_of_device, -1, sizeof vgi_card_of_device);
+    for (int i = 0; i < nvml->count; i++)
+        if (vgi_region_find_card(region, nvml->texts[i]) < 0)
+            (void)vgi_region_add_card(region, nvml->texts[i]);
+    for (int i = 0; i < cuda->count; i++) {
+        int card = vgi_region_find_card(region, cuda->texts[i]);
+        if (card < 0)
+            card = vgi_region_add_card(region, cuda->texts[i]);
+        if (card < 0)
+            return false;
+        vgi_card_of_device[i] = (int8_t)card;
+    }
+    return true;
+}
+
+/* ---- the slot ---- */
+
+struct former_self {
+    struct vgi_identity self;
+    unsigned patience; /* waits left */
+};
+
+/* A slot with our own pid and start time was taken by the program that exec'ed us: its memory went with it. */
+static bool is_gone_or_former(void *context, const struct vgi_identity *owner) {
+    const struct former_self *former = context;
+    bool own = owner->pid == former->self.pid && owner->start_time == former->self.start_time &&
+               owner->pid_namespace == former->self.pid_namespace;
+    return own || vgi_is_gone(owner);
+}
+
+static bool wait_a_little(void *context) {
+    struct former_self *former = context;
+    vgi_sleep_microseconds(1000);
+    return former->patience-- > 0;
+}
+
+static CUresult bar(const char *reason) {
+    vgi_say(VGI_ERROR, "CUDA is refused: %s", reason);
+    atomic_store(&vgi_process->state, VGI_BARRED);
+    return CUDA_ERROR_NOT_PERMITTED;
+}
+
+/* With attach_mutex held and the region open. */
+static CUresult take_slot(const struct uuid_list *cuda, const struct uuid_list *nvml) {
+    struct former_self former = {.self = vgi_identify_self(), .patience = 1000};
+    struct vgi_judge judge = {&former, is_gone_or_former, wait_a_little};
+    if (!vgi_region_lock(LOCK_MS))
+        return bar("the region stays locked by another process");
+    vgi_region = file.region;
+    if (!vgi_region_reclaim(vgi_region, &judge, false))
+        vgi_say(VGI_WARNING, "a process is stopped in the middle of an allocation; dead processes stay counted");
+    vgi_region_adopt_limits(vgi_region, &vgi_limits);
+    bool mapped = map_devices(vgi_region, cuda, nvml);
+    int slot = mapped ? vgi_region_claim(vgi_region, &former.self) : -1;
+    vgi_region_unlock();
+    if (!mapped)
+        return bar("more than 16 cards are visible");
+    if (slot < 0)
+        return bar("1024 processes already use this slice");
+    vgi_forget_allocations();
+    vgi_forget_mappings();
+    vgi_forget_contexts();
+    vgi_process->slot = (uint32_t)slot;
+    atomic_store_explicit(&vgi_process->state, VGI_ATTACHED, memory_order_release);
+    vgi_say(VGI_INFO, "attached to %s, slot %d", region_path(), slot);
+    return CUDA_SUCCESS;
+}
+
+static CUresult told_of(enum vgi_state state) {
+    switch (state) {
+    case VGI_BARRED:
+        return CUDA_ERROR_NOT_PERMITTED;
+    case VGI_ENDED:
+        return CUDA_ERROR_DEINITIALIZED;
+    default:
+        return CUDA_SUCCESS;
+    }
+}
+
+static CUresult attach_locked(const struct uuid_list *cuda) {
+    char reason[384];
+    struct uuid_list nvml = {.count = 0};
+    prepare_once();
+    if (vgi_state() != VGI_DETACHED)
+        return told_of(vgi_state());
+    if (!vgi_read_limits(vgi_getenv, &vgi_limits, reason, sizeof reason))
+        return bar(reason);
+    if (!open_region(&vgi_limits, reason, sizeof reason)) {
+        if (vgi_limits.any_memory || vgi_limits.any_cores)
+            return bar(reason);
+        vgi_say(VGI_WARNING, "nothing is counted: %s", reason);
+        atomic_store(&vgi_process->state, VGI_UNLIMITED);
+        return CUDA_SUCCESS;
+    }
+    if (!all_known(file.region, cuda))
+        list_nvml(&nvml);
+    return take_slot(cuda, &nvml);
+}
+
+CUresult vgi_attach(void) {
+    struct uuid_list cuda;
+    enum vgi_state state = vgi_state();
+    if (state != VGI_DETACHED)
+        return told_of(state);
+    if (!vgi_limits_are_valid())
+        return CUDA_ERROR_NOT_PERMITTED;
+    CUresult result = list_cuda(&cuda); /* the driver's own answer where CUDA is not initialised */
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&attach_mutex);
+    result = attach_locked(&cuda);
+    pthread_mutex_unlock(&attach_mutex);
+    return result;
+}
+
+struct vg_region *vgi_look(void) {
+    char reason[384];
+    struct vgi_limits limits;
+    if (vgi_state() == VGI_ATTACHED)
+        return vgi_region;
+    if (!vgi_read_limits(vgi_getenv, &limits, reason, sizeof reason))
+        return NULL;
+    pthread_mutex_lock(&attach_mutex);
+    struct vg_region *region = open_region(&limits, reason, sizeof reason) ? file.region : NULL;
+    if (region == NULL)
+        vgi_say(VGI_INFO, "%s", reason);
+    pthread_mutex_unlock(&attach_mutex);
+    return region;
+}
+
+/* Threads may still run while exit() is under way: from here on nothing is granted. A fork's child that never used
+ * CUDA is detached and leaves its parent's slot alone. */
+__attribute__((destructor)) static void leave_at_exit(void) {
+    uint32_t attached = VGI_ATTACHED;
+    if (file.opener_pid == vgi_own_pid() &&
+        atomic_compare_exchange_strong(&vgi_process->state, &attached, (uint32_t)VGI_ENDED))
+        vgi_leave();
+}

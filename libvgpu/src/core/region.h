@@ -1,0 +1,62 @@
+/* The region as a value in memory: laying it out, judging a file's, slots and their reclaim. No I/O, no pids asked:
+ * whether an owner lives is passed in. */
+#ifndef VGPU_CORE_REGION_H
+#define VGPU_CORE_REGION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "limits.h"
+#include "vgpu/shm_layout.h"
+
+struct vgi_identity {
+    int32_t pid;
+    int32_t host_pid; /* 0 = unknown */
+    uint64_t start_time;
+    uint64_t pid_namespace;
+};
+
+/* Lays out zeroed memory of VG_FILE_BYTES. The magic comes last. */
+void vgi_region_lay_out(struct vg_region *region, const struct vgi_limits *limits, uint64_t now_seconds);
+
+/* Takes limits where the region has none yet (its first process may have been one without). */
+void vgi_region_adopt_limits(struct vg_region *region, const struct vgi_limits *limits);
+
+/* What tells a file's layout, read from it before anything is mapped. */
+struct vgi_region_heads {
+    uint64_t size;
+    int32_t magic;
+    uint32_t major, minor;
+    uint64_t extension_magic, extension_size;
+};
+
+/* Why that file cannot be used as our region; NULL when it can. */
+const char *vgi_region_fault(const struct vgi_region_heads *heads);
+
+/* Slots that may be in use: never more than there are, whatever the file says. */
+unsigned vgi_region_slot_count(const struct vg_region *region);
+
+struct vgi_identity vgi_region_owner(struct vg_region *region, unsigned slot);
+
+/* Claims a free slot; -1 when none is left. The caller holds the region's lock. */
+int vgi_region_claim(struct vg_region *region, const struct vgi_identity *self);
+
+/* Who of the region's owners is gone, and patience while others are busy. */
+struct vgi_judge {
+    void *context;
+    bool (*is_gone)(void *context, const struct vgi_identity *owner);
+    bool (*wait_a_little)(void *context); /* false = no longer */
+};
+
+/* Frees the slots of owners that are gone and adds the sums up anew; `force` adds up even when nobody is gone. The
+ * caller holds the region's lock. False: a living process stayed busy too long, nothing changed. */
+bool vgi_region_reclaim(struct vg_region *region, const struct vgi_judge *judge, bool force);
+
+/* Index of that UUID in the region's table, or -1. */
+int vgi_region_find_card(struct vg_region *region, const char *uuid);
+
+/* Appends a UUID; its index, or -1 when the table is full. The caller holds the region's lock. */
+int vgi_region_add_card(struct vg_region *region, const char *uuid);
+
+#endif

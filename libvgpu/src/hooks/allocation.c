@@ -1,0 +1,46 @@
+#include "allocation.h"
+
+#include "vgpu/prim.h"
+
+CUresult vgi_claim_current(uint64_t bytes, struct vgi_claim *claim, CUcontext *context) {
+    CUdevice device = 0;
+    CUresult result = VGI_CUDA(cuCtxGetDevice, &device);
+    if (result == CUDA_SUCCESS)
+        result = VGI_CUDA(cuCtxGetCurrent, context);
+    return result == CUDA_SUCCESS ? vgi_claim(device, bytes, claim) : result;
+}
+
+CUresult vgi_settle(CUresult result, const struct vgi_claim *claim, uint64_t key, uint64_t owner,
+                    CUresult (*undo)(CUdeviceptr)) {
+    if (result != CUDA_SUCCESS) {
+        vgi_give_back(claim->card, claim->bytes);
+        return result;
+    }
+    if (claim->card < 0)
+        return result;
+    struct vgi_entry entry = {.key = key, .bytes = claim->bytes, .owner = owner, .card = (uint32_t)claim->card};
+    if (vgi_map_put(&vgi_allocations, &entry))
+        return result;
+    vgi_say(VGI_ERROR, "the host has no memory to keep account of an allocation; it is refused");
+    (void)undo(key);
+    vgi_give_back(claim->card, claim->bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+struct vgi_freeing vgi_begin_free(CUdeviceptr pointer) {
+    struct vgi_freeing freeing = {.known = false};
+    /* A fork's child inherits its parent's table until it attaches; nothing in it is the child's to give back. */
+    if (vgi_state() == VGI_ATTACHED)
+        freeing.known = vgi_map_take(&vgi_allocations, pointer, &freeing.entry);
+    return freeing;
+}
+
+CUresult vgi_end_free(CUresult result, const struct vgi_freeing *freeing) {
+    if (!freeing->known)
+        return result;
+    if (result == CUDA_SUCCESS)
+        vgi_give_back((int)freeing->entry.card, freeing->entry.bytes);
+    else
+        (void)vgi_map_put(&vgi_allocations, &freeing->entry); /* its place in the table was free a moment ago */
+    return result;
+}

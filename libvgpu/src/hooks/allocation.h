@@ -1,0 +1,26 @@
+/* Steps that every hook that allocates or frees has in common. */
+#ifndef VGPU_HOOKS_ALLOCATION_H
+#define VGPU_HOOKS_ALLOCATION_H
+
+#include "account/account.h"
+
+/* What a hook answers where no driver is to be found. */
+#define VGI_NO_DRIVER CUDA_ERROR_NO_DEVICE
+
+/* Claims memory on the current context's device; `context` is then its handle. */
+CUresult vgi_claim_current(uint64_t bytes, struct vgi_claim *claim, CUcontext *context);
+
+/* After the driver's call: enters what it gave under its key, or gives the claim back. `owner` 0: the memory outlives
+ * contexts. `undo` frees what cannot be entered. Returns what the program is told. */
+CUresult vgi_settle(CUresult result, const struct vgi_claim *claim, uint64_t key, uint64_t owner,
+                    CUresult (*undo)(CUdeviceptr));
+
+/* Around a driver's free: takes the entry out before, and afterwards gives its bytes back or puts it in again. */
+struct vgi_freeing {
+    bool known;
+    struct vgi_entry entry;
+};
+struct vgi_freeing vgi_begin_free(CUdeviceptr pointer);
+CUresult vgi_end_free(CUresult result, const struct vgi_freeing *freeing);
+
+#endif

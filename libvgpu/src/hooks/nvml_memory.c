@@ -1,0 +1,63 @@
+/* NVML's memory info: the slice, as CUDA shows it. Works in programs that never start CUDA. */
+#include "account/account.h"
+#include "core/quota.h"
+#include "core/region.h"
+#include "vgpu/prim.h"
+
+/* Limit and use of the device's slice. False: it has none. */
+static bool find_slice(nvmlDevice_t device, uint64_t *limit, uint64_t *used) {
+    char uuid[VG_UUID_BYTES];
+    unsigned index = 0;
+    struct vg_region *region = vgi_look();
+    if (VGI_NVML(nvmlDeviceGetUUID, device, uuid, sizeof uuid) != NVML_SUCCESS)
+        return false;
+    int card = region == NULL ? -1 : vgi_region_find_card(region, uuid);
+    if (card < 0 && VGI_NVML(nvmlDeviceGetIndex, device, &index) == NVML_SUCCESS && index < VG_MAX_CARDS)
+        card = (int)index; /* no process has used CUDA yet: the table will be in this order */
+    if (card < 0)
+        return false;
+    if (region == NULL) {
+        struct vgi_limits limits;
+        char reason[384];
+        *limit = vgi_read_limits(vgi_getenv, &limits, reason, sizeof reason) ? limits.memory_bytes[card] : 0;
+        *used = 0;
+        return *limit != 0;
+    }
+    if (vgi_state() == VGI_ATTACHED)
+        vgi_sweep();
+    *limit = region->limit[card];
+    *used = vgi_quota_used(region, (unsigned)card);
+    return *limit != 0;
+}
+
+VGI_HOOK nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
+    uint64_t limit = 0, used = 0;
+    if (!vgi_bind_nvml())
+        return NVML_ERROR_LIBRARY_NOT_FOUND;
+    if (!vgi_limits_are_valid())
+        return NVML_ERROR_NO_PERMISSION;
+    nvmlReturn_t result = VGI_NVML(nvmlDeviceGetMemoryInfo, device, memory);
+    if (result != NVML_SUCCESS || memory == NULL || !find_slice(device, &limit, &used))
+        return result;
+    struct vgi_memory_view view = vgi_quota_view(limit, used, memory->total, memory->free);
+    memory->total = view.total;
+    memory->used = view.used;
+    memory->free = view.free;
+    return result;
+}
+
+VGI_HOOK nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
+    uint64_t limit = 0, used = 0;
+    if (!vgi_bind_nvml())
+        return NVML_ERROR_LIBRARY_NOT_FOUND;
+    if (!vgi_limits_are_valid())
+        return NVML_ERROR_NO_PERMISSION;
+    nvmlReturn_t result = VGI_NVML(nvmlDeviceGetMemoryInfo_v2, device, memory);
+    if (result != NVML_SUCCESS || memory == NULL || !find_slice(device, &limit, &used))
+        return result;
+    struct vgi_memory_view view = vgi_quota_view(limit, used, memory->total, memory->free);
+    memory->total = view.total;
+    memory->used = view.used;
+    memory->free = view.free;
+    return result;
+}

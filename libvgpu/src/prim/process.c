@@ -1,0 +1,113 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "vgpu/prim.h"
+
+const char *vgi_getenv(const char *name) {
+    return getenv(name);
+}
+
+uint64_t vgi_now_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    return (uint64_t)now.tv_sec;
+}
+
+void vgi_sleep_microseconds(unsigned microseconds) {
+    struct timespec pause = {.tv_sec = microseconds / 1000000, .tv_nsec = (long)(microseconds % 1000000) * 1000};
+    nanosleep(&pause, NULL);
+}
+
+int32_t vgi_own_pid(void) {
+    return (int32_t)getpid();
+}
+
+static ssize_t read_file(const char *path, char *out, size_t size) {
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return -1;
+    ssize_t length = read(file, out, size - 1);
+    close(file);
+    if (length >= 0)
+        out[length] = '\0';
+    return length;
+}
+
+/* State letter and start time of a process; false when they cannot be read. The name in the second field may hold
+ * blanks and parentheses: fields count from the last one. */
+static bool read_stat(int32_t pid, char *state, uint64_t *start_time) {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    if (read_file(path, text, sizeof text) <= 0)
+        return false;
+    char *field = strrchr(text, ')');
+    if (field == NULL || sscanf(field + 1, " %c", state) != 1)
+        return false;
+    char *rest = field + 2;
+    for (int number = 3; number < 22 && rest != NULL; number++) {
+        rest = strchr(rest, ' ');
+        if (rest != NULL)
+            rest++;
+    }
+    return rest != NULL && sscanf(rest, "%lu", start_time) == 1;
+}
+
+static uint64_t own_pid_namespace(void) {
+    struct stat status;
+    return stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
+}
+
+/* The outermost pid that this /proc tells of; 0 when it tells only our own, which may not be the host's. */
+static int32_t own_host_pid(void) {
+    char text[4096];
+    if (read_file("/proc/self/status", text, sizeof text) <= 0)
+        return 0;
+    char *line = strstr(text, "\nNSpid:");
+    int outer = 0, inner = 0;
+    return line != NULL && sscanf(line + 7, "%d %d", &outer, &inner) == 2 ? (int32_t)outer : 0;
+}
+
+struct vgi_identity vgi_identify_self(void) {
+    struct vgi_identity self = {.pid = vgi_own_pid()};
+    char state = 0;
+    (void)read_stat(self.pid, &state, &self.start_time); /* 0 where /proc is not mounted */
+    self.pid_namespace = own_pid_namespace();
+    self.host_pid = own_host_pid();
+    return self;
+}
+
+bool vgi_is_gone(const struct vgi_identity *owner) {
+    char state = 0;
+    uint64_t start_time = 0;
+    uint64_t own_namespace = own_pid_namespace();
+    /* A pid of another namespace names some other process here. */
+    if (owner->pid_namespace != 0 && own_namespace != 0 && owner->pid_namespace != own_namespace)
+        return false;
+    if (owner->pid <= 0)
+        return true;
+    if (kill(owner->pid, 0) != 0 && errno == ESRCH)
+        return true;
+    if (!read_stat(owner->pid, &state, &start_time))
+        return false;
+    bool reused = owner->start_time != 0 && start_time != owner->start_time;
+    return reused || state == 'Z' || state == 'X' || state == 'x';
+}
+
+void *vgi_page_wiped_on_fork(void) {
+    size_t size = (size_t)sysconf(_SC_PAGESIZE);
+    void *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+        return NULL;
+    if (madvise(page, size, MADV_WIPEONFORK) == 0)
+        return page;
+    munmap(page, size);
+    return NULL;
+}
