@@ -1,7 +1,8 @@
-//! The quick answer for a pod with one ask: does it fit on a node, and if not, why.
+//! The quick answer for a pod's first ask: does it fit on a node, and if not, why.
 //!
 //! Where neither NUMA binding nor quota is at play, the order of the cards decides which are taken, not whether
-//! enough pass. So cards are only counted; the walk is left to the node that wins. Both must always agree.
+//! enough pass. So cards are only counted; the walk is left to the node that wins, and to later asks. Both must
+//! always agree.
 
 use crate::ask::CardConstraint;
 use crate::card::ScannedCard;

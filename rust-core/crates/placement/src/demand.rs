@@ -193,9 +193,9 @@ impl Demands {
         &self.needs[demand.needs_from as usize..][..self.kind_count]
     }
 
-    /// Whether no choice of cards for the pod's only ask can exceed the quota.
-    pub(crate) fn quota_cannot_bind(&self) -> bool {
-        let [demand] = &self.list[..] else { return false };
+    /// Whether no choice of cards for the pod's first ask can exceed the quota.
+    pub(crate) fn quota_cannot_bind_first(&self) -> bool {
+        let Some(demand) = self.list.first() else { return false };
         let quota = &self.quotas[usize::from(demand.quota)];
         let within = |limit: Option<i64>, used: i64, need: i64| {
             limit.is_none_or(|limit| {

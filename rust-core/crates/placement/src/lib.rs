@@ -32,6 +32,7 @@ mod score;
 mod search;
 mod tally;
 mod usage;
+mod views;
 mod walk;
 
 pub use ask::{
@@ -40,7 +41,7 @@ pub use ask::{
 };
 pub use booking::BookingState;
 pub use card::{Amount, CardSpec};
-pub use cluster::{BookingView, BoundPod, BoundShare, CardView, Cluster};
+pub use cluster::Cluster;
 pub use decision::{Decision, PlacedShare, BEST_COUNT};
 pub use explain::{CardVerdict, NodeVerdict};
 pub use family::{family, Family, MemoryNeed, Rules};
@@ -48,3 +49,4 @@ pub use policy::{CardPolicy, NodePolicy};
 pub use reason::{Reason, ReasonRow, REASONS};
 pub use search::Candidates;
 pub use tally::reasons_text;
+pub use views::{BookingView, BoundPod, BoundShare, CardView};

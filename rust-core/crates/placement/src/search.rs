@@ -35,7 +35,9 @@ pub(crate) struct Search {
     /// By place: number of the last search whose candidates name the node.
     wanted: Vec<u32>,
     searches: u32,
-    counts: bool,
+    /// Counting tells whether the first ask fits.
+    counts_first: bool,
+    /// Counting tells whether the pod fits on the empty node.
     counts_empty: bool,
 }
 
@@ -50,9 +52,9 @@ impl Search {
     /// Reads the pod's asks.
     pub(crate) fn prepare(&mut self, pod: &PodAsk, kinds: &CardKinds, quotas: &Quotas) {
         self.demands.prepare(pod, kinds, quotas);
-        self.counts_empty =
-            self.demands.list.len() == 1 && !pod.numa_bind && self.demands.unwalkable.is_none();
-        self.counts = self.counts_empty && self.demands.quota_cannot_bind();
+        let countable = !pod.numa_bind && self.demands.unwalkable.is_none();
+        self.counts_empty = countable && self.demands.list.len() == 1;
+        self.counts_first = countable && self.demands.quota_cannot_bind_first();
     }
 
     /// Before names change: a kept decision must not hold the old ones.
@@ -64,9 +66,16 @@ impl Search {
 
     /// Whether the prepared pod fits on a node.
     fn fits(&mut self, nodes: &Nodes, place: u32, pod: &PodAsk) -> Result<(), Tally> {
-        if !self.counts {
-            return self.walk.fit(&nodes[place], pod, &mut self.demands, Base::Present, &mut Nobody);
+        if self.counts_first {
+            self.count_first(nodes, place, pod)?;
+            if self.demands.list.len() == 1 {
+                return Ok(());
+            }
         }
+        self.walk.fit(&nodes[place], pod, &mut self.demands, Base::Present, &mut Nobody)
+    }
+
+    fn count_first(&self, nodes: &Nodes, place: u32, pod: &PodAsk) -> Result<(), Tally> {
         let demand = &self.demands.list[0];
         let needs = self.demands.needs(demand);
         let cards = nodes.scanned_cards(nodes.scanned()[place as usize]);

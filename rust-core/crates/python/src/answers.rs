@@ -51,16 +51,19 @@ fn to_dict<'py, V: IntoPyObject<'py>>(
 
 #[pymethods]
 impl Placement {
+    /// The chosen node.
     #[getter]
     fn node(&self) -> &str {
         self.decision.chosen().map_or("", |(node, _)| node)
     }
 
+    /// Its score before this pod.
     #[getter]
     fn score(&self) -> f32 {
         self.decision.chosen().map_or(0.0, |(_, score)| score)
     }
 
+    /// `containers[i]` are the slices of container i of the ask, in the order they were chosen.
     #[getter]
     fn containers(&self) -> Vec<Vec<Slice>> {
         let mut containers = vec![Vec::new(); self.container_count];
@@ -75,29 +78,35 @@ impl Placement {
         containers
     }
 
+    /// At most ten nodes with their scores, best first.
     #[getter]
     fn best_scores(&self) -> Vec<(&str, f32)> {
         self.decision.best().collect()
     }
 
+    /// How many candidates fit.
     #[getter]
     fn fitting_nodes(&self) -> usize {
         self.decision.fitting_nodes()
     }
 
+    /// How many candidates there were, each name once.
     #[getter]
     fn candidate_nodes(&self) -> usize {
         self.decision.candidate_nodes()
     }
 
+    /// Score of every node that fits, by name.
     fn node_scores<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         to_dict(py, self.decision.node_scores())
     }
 
+    /// Text for every node that does not fit, by name.
     fn failed_nodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         to_dict(py, self.decision.failed_nodes(None))
     }
 
+    /// Reason code and on how many nodes it was met, sorted by code.
     fn tally(&self) -> Vec<(&'static str, usize)> {
         self.decision.tally()
     }
@@ -105,18 +114,22 @@ impl Placement {
 
 #[pymethods]
 impl Rejection {
+    /// Text by node for those that may yet fit: something may end, heal, be uncordoned or register.
     fn not_now<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         to_dict(py, self.decision.failed_nodes(Some(false)))
     }
 
+    /// Text by node for those that would not fit were they empty, healthy and uncordoned.
     fn never<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         to_dict(py, self.decision.failed_nodes(Some(true)))
     }
 
+    /// Reason code and on how many nodes it was met, sorted by code.
     fn tally(&self) -> Vec<(&'static str, usize)> {
         self.decision.tally()
     }
 
+    /// How many candidates there were, each name once.
     #[getter]
     fn candidate_nodes(&self) -> usize {
         self.decision.candidate_nodes()

@@ -98,28 +98,36 @@ impl Cluster {
         Self(Guarded::default())
     }
 
+    /// Registers the cards of a node, in the order of its inventory, in place of those it had. Bookings stay.
+    ///
+    /// `ValueError` when a card id comes twice; nothing is changed then.
     #[pyo3(signature = (node, cards))]
     fn set_node(&self, py: Python<'_>, node: &str, cards: Vec<PyRef<'_, Card>>) -> PyResult<()> {
         let specs: Vec<CardSpec> = cards.iter().map(|card| card.0.clone()).collect();
         self.0.short(py, |cluster| cluster.set_node(node, &specs))?.map_err(invalid)
     }
 
+    /// Takes a node out of placement; bookings on it stay. False when it was not registered.
     fn remove_node(&self, py: Python<'_>, node: &str) -> PyResult<bool> {
         self.0.short(py, |cluster| cluster.remove_node(node))
     }
 
+    /// False when the node has not registered such a card. The next `set_node` decides again.
     fn set_card_health(&self, py: Python<'_>, node: &str, card_id: &str, healthy: bool) -> PyResult<bool> {
         self.0.short(py, |cluster| cluster.set_card_health(node, card_id, healthy))
     }
 
+    /// Names of the registered nodes, sorted.
     fn nodes(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.0.short(py, |cluster| cluster.nodes().into_iter().map(String::from).collect())
     }
 
+    /// Cards in the order of the inventory; none for a node that is not registered.
     fn node_cards(&self, py: Python<'_>, node: &str) -> PyResult<Vec<CardUsage>> {
         self.0.short(py, |cluster| cluster.node_cards(node).into_iter().map(CardUsage::from).collect())
     }
 
+    /// Limits on what all pods of a namespace hold of one vendor. None: no limit; 0 blocks.
     #[pyo3(signature = (namespace, vendor, *, memory_mib=None, cores_percent=None))]
     fn set_quota(
         &self,
@@ -132,10 +140,15 @@ impl Cluster {
         self.0.short(py, |cluster| cluster.set_quota(namespace, vendor, memory_mib, cores_percent))
     }
 
+    /// MiB and percent that the pods of a namespace hold of one vendor, reservations too.
     fn quota_used(&self, py: Python<'_>, namespace: &str, vendor: &str) -> PyResult<(i64, i64)> {
         self.0.short(py, |cluster| cluster.quota_used(namespace, vendor))
     }
 
+    /// Books a bound pod in place of whatever was booked for its UID. Containers: as in `PodAsk`.
+    ///
+    /// Cards the node does not know count once it registers them. `blocked_cards` take no new pods while this
+    /// booking stands.
     #[pyo3(signature = (*, uid, namespace, node, containers, init_done=false, blocked_cards=Vec::new()))]
     #[allow(clippy::too_many_arguments, reason = "keywords of a call")]
     fn charge(
@@ -161,6 +174,10 @@ impl Cluster {
         self.0.short(py, |cluster| cluster.charge(&pod))
     }
 
+    /// Places a pod and books it as reserved in place of whatever was booked for its UID.
+    ///
+    /// `candidates`: names of nodes, in any order; None: every registered node. A pod that fits nowhere loses its
+    /// earlier booking too.
     #[pyo3(signature = (pod, candidates=None))]
     fn reserve(
         &self,
@@ -175,18 +192,22 @@ impl Cluster {
         Ok(Answer::new(decision, ask))
     }
 
+    /// Makes a reservation bound. False when nothing is booked for the UID.
     fn confirm(&self, py: Python<'_>, uid: &str) -> PyResult<bool> {
         self.0.short(py, |cluster| cluster.confirm(uid))
     }
 
+    /// Gives back what is booked for a UID. False when nothing is.
     fn release(&self, py: Python<'_>, uid: &str) -> PyResult<bool> {
         self.0.short(py, |cluster| cluster.release(uid))
     }
 
+    /// What is booked for a UID: where, and how firmly.
     fn booking(&self, py: Python<'_>, uid: &str) -> PyResult<Option<PodBooking>> {
         self.0.short(py, |cluster| cluster.booking(uid).map(PodBooking::from))
     }
 
+    /// What a UID holds: card id to MiB, percent of cores, slots.
     fn booked<'py>(&self, py: Python<'py>, uid: &str) -> PyResult<Bound<'py, PyDict>> {
         let held: Vec<(String, (i64, i64, i64))> = self.0.short(py, |cluster| {
             let amount = |held: placement::Amount| (held.memory_mib, held.cores_percent, held.slots);
@@ -199,10 +220,12 @@ impl Cluster {
         Ok(dict)
     }
 
+    /// Bookings on a node, sorted by UID.
     fn pods(&self, py: Python<'_>, node: &str) -> PyResult<Vec<PodBooking>> {
         self.0.short(py, |cluster| cluster.pods(node).into_iter().map(PodBooking::from).collect())
     }
 
+    /// Answers as `reserve` would and changes nothing. The pod's own booking does not count against it.
     #[pyo3(signature = (pod, candidates=None))]
     fn what_if(
         &self,
@@ -217,6 +240,7 @@ impl Cluster {
         Ok(Answer::new(decision, ask))
     }
 
+    /// What each candidate says to a pod, sorted by name, card by card. Changes nothing.
     #[pyo3(signature = (pod, candidates=None))]
     fn explain(
         &self,
@@ -231,10 +255,12 @@ impl Cluster {
         Ok(verdicts.into_iter().map(NodeVerdict::from).collect())
     }
 
+    /// The same state once more; neither sees what happens to the other.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         self.0.long(py, |cluster| cluster.clone()).map(|cluster| Self(Guarded::new(cluster)))
     }
 
+    /// Every difference between a kept sum and its recomputation from the bookings; empty when all is well.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.0.long(py, |cluster| cluster.check_invariants())
     }
