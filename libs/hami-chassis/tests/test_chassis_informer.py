@@ -206,6 +206,8 @@ async def test_a_list_whose_pages_expire_begins_again_and_tells_nothing_twice(fa
     async with running(new_informer()) as informer:
         assert sorted(journal.lines) == [f"+{name}:1" for name in "abcdefg"]
         assert len(informer) == 7
+        last_list = [request for request in fake.requests if request.verb == "list"][-1]
+        assert ("limit" in last_list.query) == (expirations == 1)
 
 
 async def test_what_disappears_between_two_tries_of_the_first_list_is_told(fake, new_informer, journal):

@@ -24,7 +24,7 @@ log = get_logger("bus")
 
 Handle = Callable[[Message], Awaitable[None]]
 
-_BATCH = 64
+_BATCH = 256
 _HEARTBEAT_SECONDS = 5.0
 _PULL = msgspec.json.encode(
     {"batch": _BATCH, "expires": 30_000_000_000, "idle_heartbeat": int(_HEARTBEAT_SECONDS * 1e9)}  # nanoseconds
