@@ -24,6 +24,8 @@ from hami_chassis.metrics import ChassisMetrics
 
 log = get_logger("leader")
 
+_SHORTEST_CALL_SECONDS = 0.1
+
 
 class LeaderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The lease, and how long it holds."""
@@ -147,6 +149,11 @@ class LeaderElector:
         # A leader that could not renew wakes at the latest when its time is over, to say so.
         return min(pause, max(0.0, self._valid_until - self._clock.monotonic())) if self._leading else pause
 
+    def _call_seconds(self) -> float:
+        """A call of a leader ends with its validity, so that the loss is told in time and not when the call ends."""
+        usual = 2 * self._settings.retry_seconds
+        return max(_SHORTEST_CALL_SECONDS, min(usual, self.remaining_seconds())) if self._leading else usual
+
     async def _try_once(self) -> None:
         began = self._clock.monotonic()
         try:
@@ -180,7 +187,7 @@ class LeaderElector:
                 self._settings.name,
                 namespace=self._settings.namespace,
                 into=Lease,
-                timeout_seconds=self._settings.retry_seconds * 2,
+                timeout_seconds=self._call_seconds(),
             )
         except NotFound:
             return None
@@ -197,7 +204,7 @@ class LeaderElector:
                 lease,
                 namespace=self._settings.namespace,
                 into=Lease,
-                timeout_seconds=self._settings.retry_seconds * 2,
+                timeout_seconds=self._call_seconds(),
             )
         except AlreadyExists:
             return  # another one was first: looked at in the next round
@@ -224,7 +231,7 @@ class LeaderElector:
                 changed,
                 namespace=self._settings.namespace,
                 into=Lease,
-                timeout_seconds=self._settings.retry_seconds * 2,
+                timeout_seconds=self._call_seconds(),
             )
         except Conflict:
             self._lease = None  # another one was first: looked at in the next round
@@ -267,7 +274,7 @@ class LeaderElector:
                 msgspec.structs.replace(lease, spec=spec),
                 namespace=self._settings.namespace,
                 into=Lease,
-                timeout_seconds=self._settings.retry_seconds * 2,
+                timeout_seconds=self._call_seconds(),
             )
         except (Transient, Permanent) as error:
             log.warning("lease-not-released", error=str(error))
