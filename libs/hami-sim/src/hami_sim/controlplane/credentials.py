@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hami_sim.controlplane.arguments import KUBERNETES_SERVICE_IP
 from hami_sim.controlplane.kubeconfig import BearerToken, ClientCertificate, kubeconfig_document
-from hami_sim.controlplane.layout import CertificateFiles, StateLayout, write_private
+from hami_sim.controlplane.layout import CertificateFiles, StateLayout, issued_name, write_private
 from hami_sim.controlplane.pki import CertificateAuthority, Identity, new_signing_key
 
 ADMIN = Identity("hami-sim-admin", ("system:masters",))
@@ -58,7 +58,7 @@ class Credentials:
 
     def write_user_kubeconfig(self, path: Path, user: str, groups: tuple[str, ...], namespace: str) -> None:
         """Writes a kubeconfig for a user of these groups, such as `system:node:a` of `system:nodes`."""
-        self._write_kubeconfig(path, Identity(user, groups), _file_name(user), namespace)
+        self._write_kubeconfig(path, Identity(user, groups), issued_name(user), namespace)
 
     def write_token_kubeconfig(self, path: Path, user: str, token: str, namespace: str) -> None:
         """Writes a kubeconfig that logs in with a token."""
@@ -69,11 +69,11 @@ class Credentials:
 
     def issue_serving(self, name: str, alternative_names: tuple[str, ...]) -> CertificateFiles:
         """A serving certificate of the cluster's authority, such as for a webhook or a kubelet."""
-        return self._cluster_ca.issue_server(self._layout.certificate(_file_name(name)), name, alternative_names)
+        return self._cluster_ca.issue_server(self._layout.issued_certificate(name), name, alternative_names)
 
     def issue_client(self, name: str, identity: Identity) -> CertificateFiles:
         """A client certificate of the cluster's authority."""
-        return self._cluster_ca.issue_client(self._layout.certificate(_file_name(name)), identity)
+        return self._cluster_ca.issue_client(self._layout.issued_certificate(name), identity)
 
     def _write_kubeconfig(
         self, path: Path, identity: Identity, certificate_name: str, namespace: str = "default"
@@ -87,8 +87,3 @@ class Credentials:
             namespace=namespace,
         )
         write_private(path, document)
-
-
-def _file_name(name: str) -> str:
-    """A name of its own for the files of `name`, apart from those of the control plane."""
-    return "issued-" + name.replace("/", "_").replace(":", "_")

@@ -45,6 +45,10 @@ class StateLayout:
         """Where the certificate called `name` and its key lie."""
         return CertificateFiles(self.pki / f"{name}.crt", self.pki / f"{name}.key")
 
+    def issued_certificate(self, name: str) -> CertificateFiles:
+        """Where a certificate lies that was issued for `name`, a user or a server outside the control plane."""
+        return self.certificate(issued_name(name))
+
     def component_kubeconfig(self, name: str) -> Path:
         """Kubeconfig of a program, such as `kube-scheduler`."""
         return self.root / "kubeconfigs" / f"{name}.kubeconfig"
@@ -63,6 +67,11 @@ class StateLayout:
         for folder in (*folders, self.etcd_data):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(PRIVATE_DIRECTORY_MODE)
+
+
+def issued_name(name: str) -> str:
+    """A file name of its own for what is issued for `name`, apart from what the control plane itself uses."""
+    return "issued-" + name.replace("/", "_").replace(":", "_")
 
 
 def write_private(path: Path, content: bytes) -> None:

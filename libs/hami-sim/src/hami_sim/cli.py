@@ -1,0 +1,275 @@
+"""`hami-sim`: a whole cluster on this machine, in one state directory. `hami_sim.cluster` does the work."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import uuid
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import aiohttp
+import msgspec
+import typer
+
+from hami_sim.binaries import BinariesUnavailableError
+from hami_sim.cluster import (
+    ClusterError,
+    ClusterProfile,
+    LocalCluster,
+    load_profile,
+    start_cluster,
+    uniform_profile,
+)
+from hami_sim.cluster.artefacts import EXAMPLES
+from hami_sim.cluster.follow_events import as_json, as_text, follow
+from hami_sim.cluster.log_files import log_lines, service_log
+from hami_sim.cluster.observe import observe
+from hami_sim.cluster.run_pod import run_pod
+from hami_sim.cluster.samples import apply_samples
+from hami_sim.cluster.tables import next_steps, render
+from hami_sim.cluster.workload_pod import Slice, workload_pod
+from hami_sim.controlplane import ApiError, ControlPlaneError
+from hami_sim.nats_server import NatsServerUnavailableError
+from hami_sim.processes import ProcessError
+
+Result = TypeVar("Result")
+
+FAILED = 1
+WRONG_USE = 2
+INTERRUPTED = 130
+DEFAULT_STATE = Path(".hami-sim")
+EXPECTED_ERRORS = (
+    ApiError,
+    BinariesUnavailableError,
+    ClusterError,
+    ControlPlaneError,
+    NatsServerUnavailableError,
+    ProcessError,
+    aiohttp.ClientError,
+)
+
+app = typer.Typer(
+    help="A GPU-sharing cluster on this machine: real control plane and services, simulated nodes and cards.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+State = Annotated[Path, typer.Option("--state", metavar="DIR", help="Directory of the cluster.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of what names none.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON in place of text.")]
+
+
+@app.command()
+def up(
+    *,
+    nodes: Annotated[int | None, typer.Option(help="Simulated nodes [default: 2].", min=0)] = None,
+    cards: Annotated[int | None, typer.Option(help="Cards of each node [default: 4].", min=0, max=16)] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="YAML or JSON: groups of nodes and cards, settings of services.")
+    ] = None,
+    state: State = DEFAULT_STATE,
+    controllers: Annotated[
+        bool, typer.Option("--controllers/--no-controllers", help="Run kube-controller-manager.")
+    ] = True,
+    samples: Annotated[bool, typer.Option("--samples", help="Apply the sample pods and wait for them.")] = False,
+) -> None:
+    """Start the cluster, or what of it does not run, and wait until its cards can be asked for."""
+
+    async def work() -> None:
+        chosen = _profile(nodes, cards, profile, controllers=controllers)
+        cluster = await start_cluster(state, chosen, progress=_say)
+        if samples:
+            await apply_samples(cluster, EXAMPLES, progress=_say)
+        print()
+        print(render(await observe(cluster)))
+        print()
+        print(next_steps(str(state), str(cluster.kubeconfig), str(cluster.control_plane.binaries.kubectl)))
+
+    _run(work())
+
+
+@app.command()
+def down(
+    *,
+    state: State = DEFAULT_STATE,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep data and logs; `up` goes on with them.")] = False,
+) -> None:
+    """End everything of the cluster and remove what it made."""
+
+    async def work() -> None:
+        await LocalCluster.attach(state).stop(keep=keep, progress=_say)
+        _say("nothing of the cluster runs any more")
+
+    if not (state / "hami-sim.json").exists():
+        _say(f"{state} holds no cluster")
+        return
+    _run(work())
+
+
+@app.command()
+def status(*, state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """Show services, nodes, cards and pods. Exit status 1: something does not run."""
+
+    async def work() -> bool:
+        found = await observe(LocalCluster.attach(state))
+        if as_json:
+            _write(msgspec.json.format(msgspec.json.encode(found)))
+        else:
+            print(render(found))
+        return found.running
+
+    if not _run(work()):
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def apply(
+    *,
+    file: Annotated[Path, typer.Option("-f", "--file", help="File or folder with Kubernetes objects; - reads stdin.")],
+    state: State = DEFAULT_STATE,
+    namespace: Namespace = "default",
+) -> None:
+    """Apply Kubernetes objects, as kubectl does."""
+    _kubectl(state, namespace, "apply", "-f", str(file))
+
+
+@app.command()
+def delete(
+    *,
+    names: Annotated[list[str] | None, typer.Argument(help="Objects such as pod/NAME.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="File or folder with the objects.")] = None,
+    state: State = DEFAULT_STATE,
+    namespace: Namespace = "default",
+) -> None:
+    """Delete Kubernetes objects and wait until they are gone."""
+    if (file is None) == (not names):
+        _wrong_use("name objects, or give -f FILE")
+    _kubectl(state, namespace, "delete", *(["-f", str(file)] if file is not None else names or []))
+
+
+@app.command()
+def logs(
+    target: Annotated[str, typer.Argument(metavar="SERVICE|pod/NAME")],
+    *,
+    following: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines.")] = False,
+    container: Annotated[str | None, typer.Option("--container", "-c", help="Container of the pod.")] = None,
+    state: State = DEFAULT_STATE,
+    namespace: Namespace = "default",
+) -> None:
+    """Show the log of a service, or the output of a pod."""
+    if target.startswith("pod/"):
+        arguments = ["-f"] * following + (["-c", container] if container else [])
+        _kubectl(state, namespace, "logs", target, *arguments)
+
+    async def work() -> None:
+        path = service_log(LocalCluster.attach(state), target)
+        async for line in log_lines(path, following=following):
+            _write(line)
+
+    _run(work())
+
+
+@app.command()
+def events(
+    *,
+    subject: Annotated[str, typer.Option(help="NATS subject; wildcards as NATS has them.")] = "hami.v1.>",
+    state: State = DEFAULT_STATE,
+    in_json: AsJson = False,
+) -> None:
+    """Follow the events of the cluster from now on."""
+
+    async def work() -> None:
+        async for seen in follow(LocalCluster.attach(state).nats_url, subject):
+            _write(as_json(seen) if in_json else as_text(seen).encode())
+
+    _run(work())
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="Command of the container.")],
+    *,
+    cards: Annotated[int, typer.Option(help="Cards.", min=0)] = 1,
+    mem_mib: Annotated[int | None, typer.Option(help="MiB of each card; without it the whole card.", min=1)] = None,
+    mem_percent: Annotated[int | None, typer.Option(help="Percent of each card's memory.", min=1, max=100)] = None,
+    cores: Annotated[int | None, typer.Option(help="Percent of each card's compute.", min=0, max=100)] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable of the container.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the pod.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the pod there when it is over.")] = False,
+    state: State = DEFAULT_STATE,
+    namespace: Namespace = "default",
+) -> None:
+    """Run one command in a pod with a slice; its output is shown, its exit code returned."""
+    asked = Slice(cards=cards, memory_mib=mem_mib, memory_percent=mem_percent, cores_percent=cores)
+    variables = dict(_variable(text) for text in env or ())
+    pod = workload_pod(name or f"run-{uuid.uuid4().hex[:8]}", command, asked, variables)
+    raise typer.Exit(_run(run_pod(LocalCluster.attach(state), pod, namespace, say=_say, keep=keep)))
+
+
+def _profile(nodes: int | None, cards: int | None, file: Path | None, *, controllers: bool) -> ClusterProfile:
+    if file is None:
+        return uniform_profile(2 if nodes is None else nodes, 4 if cards is None else cards, controllers=controllers)
+    if nodes is not None or cards is not None:
+        _wrong_use("--profile names nodes and cards; leave --nodes and --cards out")
+    profile = load_profile(file)
+    return profile if controllers else msgspec.structs.replace(profile, controllers=False)
+
+
+def _kubectl(state: Path, namespace: str, *arguments: str) -> NoReturn:
+    """Runs kubectl as the cluster's administrator and ends with its exit status."""
+    try:
+        cluster = LocalCluster.attach(state)
+        kubectl = str(cluster.control_plane.binaries.kubectl)
+    except EXPECTED_ERRORS as error:
+        _fail(error)
+    command = [kubectl, f"--kubeconfig={cluster.kubeconfig}", f"--namespace={namespace}", *arguments]
+    try:
+        raise typer.Exit(subprocess.run(command, check=False).returncode)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        _wrong_use(f"--env {text}: write NAME=VALUE")
+    return name, value
+
+
+def _run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Runs a command's work; an error that can happen to users becomes one message and status 1."""
+    try:
+        return asyncio.run(work)
+    except EXPECTED_ERRORS as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _say(line: str) -> None:
+    """Progress goes to standard error, so that output can be piped."""
+    print(f"hami-sim: {line}", file=sys.stderr, flush=True)
+
+
+def _write(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _fail(error: Exception) -> NoReturn:
+    _say(str(error) or type(error).__name__)
+    raise typer.Exit(FAILED) from error
+
+
+def _wrong_use(problem: str) -> NoReturn:
+    _say(problem)
+    raise typer.Exit(WRONG_USE)
+
+
+if __name__ == "__main__":
+    app()

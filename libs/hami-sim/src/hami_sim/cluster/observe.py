@@ -1,0 +1,99 @@
+"""Looks at a running cluster and says how it stands."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import msgspec
+from hami_model import kube
+
+from hami_sim.cluster.ledger_view import cards_of_node, node_status, pod_status
+from hami_sim.cluster.local_cluster import LocalCluster
+from hami_sim.cluster.service_spec import ServiceSpec
+from hami_sim.cluster.status import ClusterStatus, ServiceState, ServiceStatus
+from hami_sim.cluster.usage_samples import UsageSamples, UsageUnknownError, latest_samples
+from hami_sim.controlplane import ApiError, RestClient
+from hami_sim.controlplane.rest import JsonObject
+
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+NO_SAMPLES = UsageSamples(slices={}, cards={})
+
+
+async def observe(cluster: LocalCluster) -> ClusterStatus:
+    """Never raises for what does not answer: it is then told as not ready, and its numbers as unknown."""
+    services = await _services(cluster)
+    try:
+        async with cluster.client() as client:
+            raw_nodes, pods = await asyncio.gather(_nodes(client), _pods(client))
+    except (ApiError, aiohttp.ClientError, TimeoutError):
+        raw_nodes, pods = [], []
+    nodes = [msgspec.convert(raw, kube.Node) for raw in raw_nodes]
+    samples = NO_SAMPLES
+    usage_known = True
+    try:
+        samples = await latest_samples(cluster.nats_url)
+    except UsageUnknownError:
+        usage_known = False
+    cards = [card for node in nodes for card in cards_of_node(node, pods, samples)]
+    return ClusterStatus(
+        state_directory=str(cluster.layout.root),
+        kubeconfig=str(cluster.kubeconfig),
+        api_server=cluster.control_plane.url,
+        nats=cluster.nats_url,
+        running=all(service.state == "ready" for service in services),
+        usage_known=usage_known,
+        services=tuple(services),
+        nodes=tuple(node_status(node, _os_image(raw)) for node, raw in zip(nodes, raw_nodes, strict=True)),
+        cards=tuple(cards),
+        pods=tuple(pod_status(pod, samples) for pod in sorted(pods, key=lambda pod: pod.key)),
+    )
+
+
+async def _services(cluster: LocalCluster) -> list[ServiceStatus]:
+    running = cluster.control_plane.programs()
+    wanted = [name for name in CONTROL_PLANE if name != CONTROL_PLANE[2] or cluster.record.profile.controllers]
+    control_plane = [
+        ServiceStatus(
+            name=name,
+            state="ready" if name in running else "dead",
+            pid=running[name].pid if name in running else None,
+            log=str(cluster.layout.log(name)),
+        )
+        for name in wanted
+    ]
+    async with cluster.client() as client:
+        own = await asyncio.gather(*(_service(cluster, spec, client) for spec in cluster.specs.values()))
+    return [*control_plane, *own]
+
+
+async def _service(cluster: LocalCluster, spec: ServiceSpec, client: RestClient) -> ServiceStatus:
+    program = cluster.runner.program(spec.name)
+    state: ServiceState
+    pid, problem = None, ""
+    if program is None:
+        state = "stopped"
+    elif not program.is_alive():
+        state, problem = "dead", (program.log_tail(1) or "it wrote nothing")
+    else:
+        pid = program.pid
+        try:
+            missing = await cluster.runner.probe(spec, client)()
+        except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+            missing = str(error) or type(error).__name__
+        state, problem = ("ready", "") if missing is None else ("not-ready", missing)
+    log = str(cluster.layout.log(spec.name))
+    return ServiceStatus(name=spec.name, state=state, pid=pid, node=spec.node or None, problem=problem, log=log)
+
+
+async def _nodes(client: RestClient) -> list[JsonObject]:
+    items: list[JsonObject] = (await client.get("/api/v1/nodes"))["items"]
+    return sorted(items, key=lambda node: str(node["metadata"]["name"]))
+
+
+async def _pods(client: RestClient) -> list[kube.Pod]:
+    return msgspec.convert((await client.get("/api/v1/pods"))["items"], list[kube.Pod])
+
+
+def _os_image(raw: JsonObject) -> str:
+    return str(raw.get("status", {}).get("nodeInfo", {}).get("osImage", ""))

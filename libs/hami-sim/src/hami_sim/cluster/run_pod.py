@@ -1,0 +1,89 @@
+"""Runs one pod to its end: waits with reasons, streams its output, returns its exit code, deletes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from hami_sim.cluster.errors import ClusterError
+from hami_sim.cluster.local_cluster import LocalCluster
+from hami_sim.cluster.workload_pod import CONTAINER
+from hami_sim.controlplane import ApiError, RestClient
+
+POLL_SECONDS = 0.2
+JsonObject = dict[str, Any]
+
+
+async def run_pod(
+    cluster: LocalCluster, pod: JsonObject, namespace: str, *, say: Callable[[str], None], keep: bool = False
+) -> int:
+    """The exit code of its container. Its output goes to this process's standard output.
+
+    Raises ClusterError when the pod is refused or ends without its container having run.
+    """
+    async with cluster.client() as client:
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        try:
+            created = await client.post(path, pod)
+        except ApiError as error:
+            raise ClusterError(error.message) from error
+        own = f"{path}/{created['metadata']['name']}"
+        try:
+            await _until_started(client, own, say)
+            await _stream_output(cluster, namespace, created["metadata"]["name"])
+            return await _exit_code(client, own)
+        finally:
+            if not keep:
+                await client.delete(own, gracePeriodSeconds="1")
+
+
+async def _until_started(client: RestClient, path: str, say: Callable[[str], None]) -> None:
+    said = ""
+    while True:
+        pod = await client.get(path)
+        if _state(pod).keys() & {"running", "terminated"}:
+            return
+        if pod["status"].get("phase") == "Failed":
+            raise ClusterError(f"{pod['status'].get('reason', 'Failed')}: {pod['status'].get('message', '')}")
+        reason = _waiting_for(pod)
+        if reason and reason != said:
+            say(reason)
+            said = reason
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _stream_output(cluster: LocalCluster, namespace: str, name: str) -> None:
+    kubectl = str(cluster.control_plane.binaries.kubectl)
+    arguments = ("--kubeconfig", str(cluster.kubeconfig), "-n", namespace, "logs", "-f", name, "-c", CONTAINER)
+    process = await asyncio.create_subprocess_exec(kubectl, *arguments)
+    try:
+        await process.wait()
+    except asyncio.CancelledError:
+        process.terminate()
+        await process.wait()
+        raise
+
+
+async def _exit_code(client: RestClient, path: str) -> int:
+    while True:
+        ended = _state(await client.get(path)).get("terminated")
+        if ended is not None:
+            return int(ended["exitCode"])
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _state(pod: JsonObject) -> JsonObject:
+    statuses = pod["status"].get("containerStatuses", [])
+    return statuses[0].get("state", {}) if statuses else {}
+
+
+def _waiting_for(pod: JsonObject) -> str:
+    """Why the pod does not run yet, empty while all goes its way."""
+    for condition in pod["status"].get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("message", ""))
+    waiting = _state(pod).get("waiting", {})
+    if waiting.get("reason") in (None, "ContainerCreating"):
+        return ""
+    return f"{waiting['reason']}: {waiting.get('message', '')}"

@@ -1,0 +1,125 @@
+"""The cluster's status as text for a terminal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hami_sim.cluster.status import CardStatus, ClusterStatus, NodeStatus, PodStatus, ServiceStatus
+
+REASON_WIDTH = 100
+CARD_ID_WIDTH = 12
+UNKNOWN = "?"
+
+
+def render(status: ClusterStatus) -> str:
+    """Services that are not well, nodes, cards, pods."""
+    parts = [
+        services_table([service for service in status.services if service.state != "ready"]),
+        nodes_table(status.nodes),
+        cards_table(status.cards),
+        pods_table(status.pods, status.cards),
+    ]
+    if not status.usage_known:
+        parts.append("What is used is not known: NATS does not answer.")
+    return "\n\n".join(part for part in parts if part)
+
+
+def services_table(services: Sequence[ServiceStatus]) -> str:
+    """Empty without services."""
+    rows = [(service.name, service.state, _shortened(service.problem)) for service in services]
+    return _table(("SERVICE", "STATE", "PROBLEM"), rows)
+
+
+def nodes_table(nodes: Sequence[NodeStatus]) -> str:
+    """Empty without nodes."""
+    rows = [
+        (
+            node.name,
+            "yes" if node.ready else "no",
+            str(node.slots_allocatable),
+            node.handoff or "-",
+            node.container_mode or "-",
+            _shortened(node.problem),
+        )
+        for node in nodes
+    ]
+    return _table(("NODE", "READY", "SLOTS", "HAND-OFF", "CONTAINERS", ""), rows)
+
+
+def cards_table(cards: Sequence[CardStatus]) -> str:
+    """Empty without cards."""
+    rows = [
+        (
+            f"{card.node}/{card.index}",
+            card.model,
+            f"{card.slots_used}/{card.slots}",
+            f"{card.memory_promised_mib} / {card.memory_total_mib}",
+            _known(card.memory_used_mib),
+            f"{card.cores_promised_percent} %",
+            _known(card.cores_used_percent, " %"),
+            "" if card.healthy else "unhealthy",
+        )
+        for card in cards
+    ]
+    header = ("CARD", "MODEL", "SLOTS", "MEMORY MiB PROMISED", "USED", "CORES PROMISED", "USED", "")
+    return _table(header, rows)
+
+
+def pods_table(pods: Sequence[PodStatus], cards: Sequence[CardStatus]) -> str:
+    """A line per container and card; pods without cards get one. Empty without pods."""
+    places = {card.id: f"{card.node}/{card.index}" for card in cards}
+    rows: list[tuple[str, ...]] = []
+    for pod in pods:
+        named = (f"{pod.namespace}/{pod.name}", pod.phase)
+        if not pod.cards:
+            rows.append((*named, "", pod.node or "-", "", "", "", "", _shortened(pod.reason)))
+        over = pod.phase in ("Succeeded", "Failed")
+        for number, held in enumerate(pod.cards):
+            rows.append(
+                (
+                    *(named if number == 0 else ("", "")),
+                    held.container,
+                    places.get(held.card_id, held.card_id[:CARD_ID_WIDTH]),
+                    str(held.memory_promised_mib),
+                    "-" if over else _known(held.memory_used_mib),
+                    f"{held.cores_promised_percent} %",
+                    "-" if over else _known(held.cores_used_percent, " %"),
+                    _shortened(pod.reason) if number == 0 else "",
+                )
+            )
+    header = ("POD", "PHASE", "CONTAINER", "CARD", "MEMORY MiB PROMISED", "USED", "CORES PROMISED", "USED", "")
+    return _table(header, rows)
+
+
+def _known(value: int | None, unit: str = "") -> str:
+    return UNKNOWN if value is None else f"{value}{unit}"
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= REASON_WIDTH else line[: REASON_WIDTH - 1] + "…"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    lines = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def next_steps(state: str, kubeconfig: str, kubectl: str) -> str:
+    """What to try now."""
+    option = "" if state == ".hami-sim" else f" --state {state}"
+    return "\n".join(
+        (
+            "Try next:",
+            f"  hami-sim run{option} --mem-mib 4000 -- vgpu-workload over-alloc    # refused its 4,001st MiB",
+            f"  hami-sim events{option}                                            # everything as it happens",
+            f"  hami-sim status{option}                                            # this table",
+            f"  {kubectl} --kubeconfig {kubeconfig} get pods -A",
+            f"  hami-sim down{option}",
+        )
+    )
