@@ -1,0 +1,250 @@
+/* Layout, slots, reclaim, and a reader that no content of the file can harm. */
+#include <stdlib.h>
+
+#include "check.h"
+#include "core/quota.h"
+#include "core/region.h"
+
+static struct vg_region *make_region(void) {
+    struct vg_region *region = calloc(1, VG_FILE_BYTES);
+    struct vgi_limits limits = {.memory_bytes = {1000, 2000}, .priority = 3};
+    for (int card = 0; card < VG_MAX_CARDS; card++)
+        limits.cores_percent[card] = 100;
+    vgi_region_lay_out(region, &limits, 1234);
+    return region;
+}
+
+static struct vgi_identity process(int32_t pid) {
+    return (struct vgi_identity){.pid = pid, .start_time = (uint64_t)pid * 10, .pid_namespace = 1};
+}
+
+/* A judge with a list of pids that are gone, and limited patience. */
+struct graves {
+    int32_t pids[8];
+    int waits_left;
+};
+
+static bool is_gone(void *context, const struct vgi_identity *owner) {
+    const struct graves *graves = context;
+    for (int i = 0; i < 8; i++)
+        if (graves->pids[i] != 0 && graves->pids[i] == owner->pid)
+            return true;
+    return false;
+}
+
+static bool wait_a_little(void *context) {
+    struct graves *graves = context;
+    return graves->waits_left-- > 0;
+}
+
+static bool reclaim(struct vg_region *region, struct graves *graves, bool force) {
+    struct vgi_judge judge = {graves, is_gone, wait_a_little};
+    return vgi_region_reclaim(region, &judge, force);
+}
+
+static void test_fresh(void) {
+    struct vg_region *region = make_region();
+    const unsigned char *bytes = (const unsigned char *)region;
+    CHECK_EQUAL(region->magic, 19920718);
+    CHECK(region->major == 1 && region->minor == 2);
+    CHECK(region->limit[0] == 1000 && region->limit[1] == 2000 && region->limit[2] == 0);
+    CHECK_EQUAL(region->utilisation_switch, 1);
+    CHECK_EQUAL(region->recent_kernel, 2);
+    CHECK_EQUAL(region->priority, 3);
+    CHECK_EQUAL(region->last_kernel_time, 1234);
+    CHECK_EQUAL(bytes[2008952], 0); /* files of layout 1.2 end with one zero byte */
+    free(region);
+}
+
+static void test_faults(void) {
+    static const struct vgi_region_heads sound = {
+        VG_FILE_BYTES, VG_REGION_MAGIC, 1, 2, VG_EXTENSION_MAGIC, sizeof(struct vg_extension)};
+    struct vgi_region_heads heads = sound;
+    CHECK(vgi_region_fault(&heads) == NULL);
+    heads.size = 2008951;
+    CHECK(vgi_region_fault(&heads) != NULL);
+    heads = sound, heads.size = 2008953;
+    CHECK(vgi_region_fault(&heads) != NULL);
+    heads = sound, heads.magic = 0;
+    CHECK(vgi_region_fault(&heads) != NULL);
+    heads = sound, heads.major = 2;
+    CHECK(vgi_region_fault(&heads) != NULL);
+    heads = sound, heads.minor = 1;
+    CHECK(vgi_region_fault(&heads) != NULL);
+    heads = sound, heads.extension_magic ^= 1;
+    CHECK(vgi_region_fault(&heads) != NULL);
+    heads = sound, heads.extension_size++;
+    CHECK(vgi_region_fault(&heads) != NULL);
+    heads = sound, heads.size = UINT64_MAX;
+    CHECK(vgi_region_fault(&heads) == NULL);
+}
+
+static void test_slots_are_fixed_and_reused(void) {
+    struct vg_region *region = make_region();
+    struct graves graves = {.pids = {101}};
+    struct vgi_identity a = process(100), b = process(101), c = process(102), d = process(103);
+    CHECK_EQUAL(vgi_region_claim(region, &a), 0);
+    CHECK_EQUAL(vgi_region_claim(region, &b), 1);
+    CHECK_EQUAL(vgi_region_claim(region, &c), 2);
+    CHECK_EQUAL(vgi_quota_charge(region, 1, 0, 600), VGI_CHARGED);
+    CHECK_EQUAL(vgi_quota_charge(region, 2, 0, 100), VGI_CHARGED);
+    region->slots[1].utilisation[0].sm = 55;
+    CHECK(reclaim(region, &graves, false));
+    CHECK_EQUAL(region->slots[1].pid, 0);
+    CHECK_EQUAL(region->slots[1].status, VG_SLOT_FREE);
+    CHECK_EQUAL(region->slots[1].used[0].total, 0);
+    CHECK_EQUAL(region->slots[1].used[0].data, 0);
+    CHECK_EQUAL(region->slots[1].utilisation[0].sm, 0);
+    CHECK_EQUAL(region->slots[2].pid, 102); /* nobody moved */
+    CHECK_EQUAL(vgi_quota_used(region, 0), 100);
+    CHECK_EQUAL(vgi_region_slot_count(region), 3);
+    CHECK_EQUAL(vgi_region_claim(region, &d), 1);
+    CHECK_EQUAL(region->slots[1].status, VG_SLOT_RUNNING);
+    CHECK_EQUAL(vgi_region_owner(region, 1).start_time, 1030);
+    free(region);
+}
+
+static void test_full_table(void) {
+    struct vg_region *region = make_region();
+    for (int32_t i = 0; i < VG_MAX_SLOTS; i++) {
+        struct vgi_identity self = process(1000 + i);
+        CHECK_EQUAL(vgi_region_claim(region, &self), i);
+    }
+    struct vgi_identity late = process(5);
+    CHECK_EQUAL(vgi_region_claim(region, &late), -1);
+    struct graves graves = {.pids = {1500}};
+    CHECK(reclaim(region, &graves, false));
+    CHECK_EQUAL(vgi_region_claim(region, &late), 500);
+    free(region);
+}
+
+/* Killed at each step between the sum and the slot: after the reclaim the sum is what the living hold. */
+static void test_killed_between_counters(void) {
+    for (int step = 0; step < 4; step++) {
+        struct vg_region *region = make_region();
+        struct vgi_identity alive = process(100), dead = process(200);
+        struct graves graves = {.pids = {200}};
+        CHECK(vgi_region_claim(region, &alive) == 0 && vgi_region_claim(region, &dead) == 1);
+        CHECK_EQUAL(vgi_quota_charge(region, 0, 0, 300), VGI_CHARGED);
+        struct vg_slot_owner *owner = &vg_extension_of(region)->owners[1];
+        owner->busy = 1;
+        if (step >= 1)
+            vg_extension_of(region)->sums[0].used += 500;
+        if (step >= 2)
+            region->slots[1].used[0].data += 500;
+        if (step >= 3)
+            region->slots[1].used[0].total += 500;
+        CHECK(reclaim(region, &graves, false));
+        CHECK_EQUAL(vgi_quota_used(region, 0), 300);
+        CHECK_EQUAL(owner->busy, 0);
+        CHECK_EQUAL(vg_extension_of(region)->recompute, 0);
+        free(region);
+    }
+}
+
+/* The one who adds up was killed itself: the next one finishes, whoever is gone or not. */
+static void test_killed_while_adding_up(void) {
+    struct vg_region *region = make_region();
+    struct vgi_identity alive = process(100);
+    struct graves nobody = {0};
+    CHECK_EQUAL(vgi_region_claim(region, &alive), 0);
+    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, 300), VGI_CHARGED);
+    vg_extension_of(region)->recompute = 1;
+    vg_extension_of(region)->sums[0].used = 900; /* of a slot that is cleared already */
+    CHECK(reclaim(region, &nobody, false));
+    CHECK_EQUAL(vg_extension_of(region)->recompute, 0);
+    CHECK_EQUAL(vgi_quota_used(region, 0), 300);
+    free(region);
+}
+
+static void test_stopped_process_keeps_the_account(void) {
+    struct vg_region *region = make_region();
+    struct vgi_identity stopped = process(100), dead = process(200);
+    struct graves graves = {.pids = {200}, .waits_left = 3};
+    CHECK(vgi_region_claim(region, &stopped) == 0 && vgi_region_claim(region, &dead) == 1);
+    CHECK_EQUAL(vgi_quota_charge(region, 1, 0, 300), VGI_CHARGED);
+    vg_extension_of(region)->owners[0].busy = 1;
+    CHECK(!reclaim(region, &graves, false));
+    CHECK_EQUAL(vgi_quota_used(region, 0), 300); /* too much, never too little */
+    CHECK_EQUAL(vg_extension_of(region)->recompute, 0);
+    vg_extension_of(region)->owners[0].busy = 0;
+    CHECK(reclaim(region, &graves, false));
+    CHECK_EQUAL(vgi_quota_used(region, 0), 0);
+    free(region);
+}
+
+static void test_limits_are_adopted_only_where_none_is(void) {
+    struct vg_region *region = make_region();
+    struct vgi_limits limits = {.memory_bytes = {5, 5, 5}, .cores_percent = {20, 100}};
+    vgi_region_adopt_limits(region, &limits);
+    CHECK_EQUAL(region->limit[0], 1000);
+    CHECK_EQUAL(region->limit[1], 2000);
+    CHECK_EQUAL(region->limit[2], 5);
+    CHECK_EQUAL(region->sm_limit[0], 20);
+    CHECK_EQUAL(region->sm_limit[1], 100);
+    free(region);
+}
+
+static void test_cards(void) {
+    struct vg_region *region = make_region();
+    char name[32];
+    CHECK_EQUAL(vgi_region_find_card(region, "GPU-a"), -1);
+    for (int i = 0; i < VG_MAX_CARDS; i++) {
+        snprintf(name, sizeof name, "GPU-%c", 'a' + i);
+        CHECK_EQUAL(vgi_region_add_card(region, name), i);
+    }
+    CHECK_EQUAL(vgi_region_add_card(region, "GPU-z"), -1);
+    CHECK_EQUAL(vgi_region_find_card(region, "gpu-C"), 2);
+    CHECK_EQUAL(region->device_count, 16);
+    free(region);
+}
+
+/* Any bytes in the file: no crash, no hang, and the sums never make room that nonsense claims to use. */
+static void fuzz(void) {
+    uint64_t state = 42;
+    struct vg_region *pristine = make_region(), *region = malloc(VG_FILE_BYTES);
+    for (int i = 0; i < 20; i++) {
+        struct vgi_identity self = process(100 + i);
+        (void)vgi_region_claim(pristine, &self);
+        (void)vgi_quota_charge(pristine, (unsigned)i, 0, 10);
+    }
+    for (int round = 0; round < 400; round++) {
+        struct graves graves = {.pids = {103, 107}, .waits_left = 2};
+        unsigned char *bytes = (unsigned char *)region;
+        memcpy(region, pristine, VG_FILE_BYTES);
+        for (int change = 0; change < 64; change++) {
+            uint64_t where =
+                check_random(&state) % 4 == 0 ? 2008890 + check_random(&state) % 20000 : check_random(&state) % 60000;
+            bytes[where % VG_FILE_BYTES] = (unsigned char)check_random(&state);
+        }
+        CHECK(vgi_region_slot_count(region) <= VG_MAX_SLOTS);
+        struct vgi_identity self = process(999);
+        (void)reclaim(region, &graves, true);
+        int slot = vgi_region_claim(region, &self);
+        CHECK(slot >= -1 && slot < VG_MAX_SLOTS);
+        if (slot >= 0) {
+            uint64_t limit = region->limit[0], before = vgi_quota_used(region, 0);
+            enum vgi_charge charged = vgi_quota_charge(region, (unsigned)slot, 0, 10);
+            CHECK(charged != VGI_CHARGED || limit == 0 || before + 10 <= limit);
+        }
+        region->uuids[15][VG_UUID_BYTES - 1] = 'x'; /* not terminated */
+        (void)vgi_region_find_card(region, "GPU-none");
+        (void)vgi_region_add_card(region, "GPU-none");
+    }
+    free(pristine);
+    free(region);
+}
+
+int main(void) {
+    test_fresh();
+    test_faults();
+    test_slots_are_fixed_and_reused();
+    test_full_table();
+    test_killed_between_counters();
+    test_killed_while_adding_up();
+    test_stopped_process_keeps_the_account();
+    test_limits_are_adopted_only_where_none_is();
+    test_cards();
+    fuzz();
+    return check_done();
+}
