@@ -1,0 +1,213 @@
+/* Each API that allocates × each way of reaching it × each situation it is called in: the limit holds to the byte, the
+ * process sees its slice, and what is freed can be had again. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "reach.h"
+#include "sandbox.h"
+
+#define MIB (1024ull * 1024ull)
+#define LIMIT_MIB 10
+
+enum api { API_LINEAR, API_MANAGED, API_PITCH, API_ASYNC, API_POOL, API_VMM, API_COUNT };
+static const char *const api_names[API_COUNT] = {"linear", "managed", "pitch", "async", "pool", "vmm"};
+
+enum situation { IN_MAIN, IN_CONSTRUCTOR, AFTER_FORK, IN_THREADS, SITUATION_COUNT };
+static const char *const situation_names[SITUATION_COUNT] = {"main", "constructor", "after-fork", "threads"};
+
+/* ---- the process under test ---- */
+
+static enum reach reach;
+static enum api api;
+
+static CUresult start_cuda(void) {
+    CUcontext context = NULL;
+    CUresult result = REACH(reach, cuInit, cuInit, 2000, PFN_cuInit_v2000)(0);
+    if (result == CUDA_SUCCESS)
+        result = REACH(reach, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000,
+                       PFN_cuDevicePrimaryCtxRetain_v7000)(&context, 0);
+    return result == CUDA_SUCCESS ? cuCtxSetCurrent(context) : result;
+}
+
+/* Memory of any API, by one number. */
+static CUresult allocate(uint64_t bytes, uint64_t *handle) {
+    CUdeviceptr pointer = 0;
+    size_t pitch = 0;
+    CUmemoryPool pool = NULL;
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    switch (api) {
+    case API_LINEAR:
+        result = REACH(reach, cuMemAlloc_v2, cuMemAlloc, 3020, PFN_cuMemAlloc_v3020)(&pointer, bytes);
+        break;
+    case API_MANAGED:
+        result =
+            REACH(reach, cuMemAllocManaged, cuMemAllocManaged, 6000, PFN_cuMemAllocManaged_v6000)(&pointer, bytes, 1);
+        break;
+    case API_PITCH: /* 500 bytes a row, of which the driver makes 512 */
+        result = REACH(reach, cuMemAllocPitch_v2, cuMemAllocPitch, 3020,
+                       PFN_cuMemAllocPitch_v3020)(&pointer, &pitch, 500, bytes / 512, 4);
+        break;
+    case API_ASYNC:
+        result =
+            REACH(reach, cuMemAllocAsync, cuMemAllocAsync, 11020, PFN_cuMemAllocAsync_v11020)(&pointer, bytes, NULL);
+        break;
+    case API_POOL:
+        cuDeviceGetDefaultMemPool(&pool, 0);
+        result = REACH(reach, cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020,
+                       PFN_cuMemAllocFromPoolAsync_v11020)(&pointer, bytes, pool, NULL);
+        break;
+    case API_VMM:
+        return REACH(reach, cuMemCreate, cuMemCreate, 10020,
+                     PFN_cuMemCreate_v10020)((CUmemGenericAllocationHandle *)handle, bytes, &prop, 0);
+    default:
+        break;
+    }
+    *handle = pointer;
+    return result;
+}
+
+static CUresult release(uint64_t handle) {
+    switch (api) {
+    case API_ASYNC:
+    case API_POOL:
+        return REACH(reach, cuMemFreeAsync, cuMemFreeAsync, 11020, PFN_cuMemFreeAsync_v11020)(handle, NULL);
+    case API_VMM:
+        return REACH(reach, cuMemRelease, cuMemRelease, 10020, PFN_cuMemRelease_v10020)(handle);
+    default:
+        return REACH(reach, cuMemFree_v2, cuMemFree, 3020, PFN_cuMemFree_v3020)(handle);
+    }
+}
+
+static uint64_t seen_free(void) {
+    size_t free_bytes = 0, total = 0;
+    CHECK_EQUAL(REACH(reach, cuMemGetInfo_v2, cuMemGetInfo, 3020, PFN_cuMemGetInfo_v3020)(&free_bytes, &total), 0);
+    CHECK_EQUAL(total, LIMIT_MIB * MIB);
+    return free_bytes;
+}
+
+static void run_sequence(void) {
+    uint64_t first = 0, second = 0, unknown = 0xdead0000;
+    size_t total = 0;
+    CHECK_EQUAL(start_cuda(), CUDA_SUCCESS);
+    CHECK_EQUAL(REACH(reach, cuDeviceTotalMem_v2, cuDeviceTotalMem, 3020, PFN_cuDeviceTotalMem_v3020)(&total, 0), 0);
+    CHECK_EQUAL(total, LIMIT_MIB * MIB);
+    CHECK_EQUAL(seen_free(), LIMIT_MIB * MIB);
+    CHECK_EQUAL(allocate(6 * MIB, &first), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 4 * MIB);
+    CHECK_EQUAL(allocate(6 * MIB, &second), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQUAL(allocate(4 * MIB, &second), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 0);
+    CHECK_EQUAL(release(first), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 6 * MIB);
+    CHECK_EQUAL(release(first), CUDA_ERROR_INVALID_VALUE); /* the driver's answer, unchanged */
+    CHECK_EQUAL(release(unknown), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(allocate(6 * MIB, &first), CUDA_SUCCESS);
+    CHECK_EQUAL(release(first), CUDA_SUCCESS);
+    CHECK_EQUAL(release(second), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), LIMIT_MIB * MIB);
+}
+
+static pthread_barrier_t barrier;
+
+/* Five threads, 2 MiB each: together the whole slice, and not a byte more. */
+static void *run_thread(void *unused) {
+    uint64_t mine = 0, more = 0;
+    CHECK_EQUAL(start_cuda(), CUDA_SUCCESS);
+    CHECK_EQUAL(allocate(2 * MIB, &mine), CUDA_SUCCESS);
+    pthread_barrier_wait(&barrier);
+    CHECK_EQUAL(allocate(2 * MIB, &more), CUDA_ERROR_OUT_OF_MEMORY);
+    pthread_barrier_wait(&barrier);
+    CHECK_EQUAL(release(mine), CUDA_SUCCESS);
+    return unused;
+}
+
+static void run_threads(void) {
+    pthread_t threads[LIMIT_MIB / 2];
+    pthread_barrier_init(&barrier, NULL, LIMIT_MIB / 2);
+    for (int i = 0; i < LIMIT_MIB / 2; i++)
+        pthread_create(&threads[i], NULL, run_thread, NULL);
+    for (int i = 0; i < LIMIT_MIB / 2; i++)
+        pthread_join(threads[i], NULL);
+    CHECK_EQUAL(start_cuda(), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), LIMIT_MIB * MIB);
+}
+
+static void run_after_fork(void) {
+    int status = 0;
+    void *touched = REACH(reach, cuInit, cuInit, 2000, void *); /* looked up before, used after */
+    CHECK(touched != NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        run_sequence();
+        _exit(check_done());
+    }
+    waitpid(pid, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static bool is_child(char **api_text, char **reach_text, char **situation_text) {
+    char *text = getenv("VGPU_TEST_ROW");
+    return text != NULL && (*api_text = strtok(text, ",")) != NULL && (*reach_text = strtok(NULL, ",")) != NULL &&
+           (*situation_text = strtok(NULL, ",")) != NULL;
+}
+
+static int child_status = -1;
+
+/* Before main, where a constructor is the situation. */
+__attribute__((constructor)) static void run_child(void) {
+    char *api_text, *reach_text, *situation_text;
+    if (!is_child(&api_text, &reach_text, &situation_text))
+        return;
+    api = (enum api)atoi(api_text);
+    reach = (enum reach)atoi(reach_text);
+    enum situation situation = (enum situation)atoi(situation_text);
+    if (situation == IN_CONSTRUCTOR)
+        run_sequence();
+    else
+        child_status = (int)situation;
+    if (situation == IN_CONSTRUCTOR)
+        _exit(check_done());
+}
+
+static int run_in_main(void) {
+    switch ((enum situation)child_status) {
+    case AFTER_FORK:
+        run_after_fork();
+        break;
+    case IN_THREADS:
+        run_threads();
+        break;
+    default:
+        run_sequence();
+        break;
+    }
+    return check_done();
+}
+
+/* ---- the matrix ---- */
+
+int main(void) {
+    if (child_status >= 0)
+        return run_in_main();
+    for (int a = 0; a < API_COUNT; a++)
+        for (int r = 0; r < REACH_COUNT; r++)
+            for (int s = 0; s < SITUATION_COUNT; s++) {
+                struct sandbox sandbox = sandbox_make();
+                char row[64], name[128], output[SANDBOX_OUTPUT];
+                snprintf(row, sizeof row, "VGPU_TEST_ROW=%d,%d,%d", a, r, s);
+                snprintf(name, sizeof name, "%s by %s in %s", api_names[a], reach_names[r], situation_names[s]);
+                const char *environment[] = {row, "CUDA_DEVICE_MEMORY_LIMIT=10m", NULL};
+                const char *argv[] = {sandbox_self(), NULL};
+                int status = sandbox_run(&sandbox, true, environment, argv, output);
+                if (!CHECK_EQUAL_THAT(status, 0, name))
+                    fputs(output, stderr);
+                CHECK_EQUAL_THAT(sandbox_books_used(&sandbox, 0, 0), 0, name);
+                sandbox_remove(&sandbox);
+            }
+    return check_done();
+}
