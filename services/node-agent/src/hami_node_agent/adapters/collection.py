@@ -1,0 +1,107 @@
+"""Removes what is left of pods that are certainly gone: specifications, folders, and what the book says of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from hami_chassis.clock import Clock
+from hami_chassis.errors import Permanent, Transient
+from hami_chassis.log import get_logger
+from hami_model import kube
+
+from hami_node_agent.core.entitlement import kubelet_uid
+from hami_node_agent.core.handed_out import HandedOut
+from hami_node_agent.ports import CdiDirectory, HostFiles, KubeletCheckpoint, OwnCheckpoint, PodLedger
+
+log = get_logger("collection")
+
+_PERIOD_SECONDS = 60.0
+
+
+class Collection:
+    """Root task `run`. `pod_gone` is told by the watch; leftovers of before the start are looked for."""
+
+    def __init__(
+        self,
+        book: HandedOut,
+        *,
+        ledger: PodLedger,
+        cdi: CdiDirectory,
+        files: HostFiles,
+        own: OwnCheckpoint,
+        checkpoint: KubeletCheckpoint,
+        forget: Callable[[str], None],
+        pods_synced: asyncio.Event,
+        clock: Clock,
+    ) -> None:
+        self._book = book
+        self._ledger = ledger
+        self._cdi = cdi
+        self._files = files
+        self._own = own
+        self._checkpoint = checkpoint
+        self._forget = forget
+        self._pods_synced = pods_synced
+        self._clock = clock
+        self._gone: set[str] = set()
+        """UIDs do not come back: who was gone once needs no second look."""
+        self._work = asyncio.Event()
+
+    def pod_gone(self, pod: kube.Pod) -> None:
+        self._gone.add(kubelet_uid(pod))
+        self._work.set()
+
+    async def run(self) -> None:
+        await self._pods_synced.wait()
+        while True:
+            self._work.clear()
+            try:
+                await self.collect()
+            except (Transient, Permanent) as error:
+                log.warning("collection-failed", reason=str(error))
+            await self._wait()
+
+    async def _wait(self) -> None:
+        tasks = {
+            asyncio.ensure_future(self._clock.sleep(_PERIOD_SECONDS)),
+            asyncio.ensure_future(self._work.wait()),
+        }
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def collect(self) -> None:
+        """One pass. Raises Transient."""
+        with_specs, with_folders = await self._cdi.owners(), await self._files.owners()
+        living = {kubelet_uid(pod) for pod in self._ledger.all_cached()}
+        left = (with_specs | with_folders | self._book.uids()) - living
+        if not left:
+            self._gone.clear()
+            return
+        if left - self._gone:
+            # The watch may lag behind a pod that was read by name, so only a consistent list proves absence.
+            there = {kubelet_uid(pod) for pod in await self._ledger.read_all()}
+            self._gone |= left - there
+        gone = left & self._gone
+        for uid in gone & with_specs:
+            await self._cdi.remove_pod(uid)
+        if gone & self._book.uids():
+            for uid in gone:
+                self._book.drop(uid)
+            await self._own.write(self._book)
+        for uid in gone:
+            self._forget(uid)
+        await self._remove_folders(gone & with_folders)
+
+    async def _remove_folders(self, gone: frozenset[str] | set[str]) -> None:
+        """Kubelet's word counts too: a pod deleted by force may still have processes."""
+        if not gone:
+            return
+        held = {entry.pod_uid for entry in (await self._checkpoint.read()).entries}
+        for uid in gone - held:
+            await self._files.remove_pod(uid)
+            log.info("folders-removed", pod_uid=uid)

@@ -1,0 +1,236 @@
+"""Files of the host: CDI specifications, folders of containers, the library, our own checkpoint.
+
+Every file appears as a whole: it is written beside its place, synced and renamed. Blocking calls run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import yaml
+from hami_chassis.errors import Permanent, Transient
+from hami_chassis.log import get_logger
+
+from hami_node_agent.core import cdi_spec
+from hami_node_agent.core.cdi_spec import ForeignSpec
+from hami_node_agent.core.grant import LIBRARY_NAME, HostLayout, HostState
+from hami_node_agent.core.handed_out import HandedOut, MalformedCheckpointError, decode, encode
+
+log = get_logger("host-files")
+
+T = TypeVar("T")
+
+_OPEN_TO_ALL: Final = 0o777
+"""Containers run as any user, and the library makes its region file there."""
+_READABLE: Final = 0o644
+_SPEC_LIMIT_BYTES: Final = 8 * 1024 * 1024
+_ENDINGS: Final = (".json", ".yaml", ".yml")
+
+
+class HostFilesError(Transient):
+    """A file of the host cannot be written or read now."""
+
+
+class LibraryMissingError(Permanent):
+    """There is no library to preload."""
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    try:
+        return await asyncio.to_thread(work)
+    except OSError as error:
+        raise HostFilesError(f"{error.filename or 'file'}: {error.strerror or error}") from error
+
+
+def replace_file(path: Path, content: bytes, mode: int = _READABLE) -> None:
+    """The file has the old content or the new one, never a part. Raises OSError."""
+    aside = path.with_name(f".{path.name}.new")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+class CdiFolder:
+    """The folder that the runtime reads, and those in which NVIDIA's specifications may lie."""
+
+    def __init__(self, folder: Path, nvidia_folders: Sequence[Path]) -> None:
+        self._folder = folder
+        self._nvidia_folders = tuple(nvidia_folders)
+        self._decoded: dict[Path, tuple[tuple[int, int, int], ForeignSpec | None]] = {}
+
+    def prepare(self) -> None:
+        """Raises OSError."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    async def write(self, pod_uid: str, name: str, content: bytes) -> None:
+        file = cdi_spec.file_name(pod_uid, name)
+        if file is None:
+            raise HostFilesError(f"{pod_uid!r} and {name!r} are no UID and device name that could name a file")
+        await _in_thread(lambda: replace_file(self._folder / file, content))
+
+    async def remove_pod(self, pod_uid: str) -> None:
+        await _in_thread(lambda: self._remove_pod(pod_uid))
+
+    def _remove_pod(self, pod_uid: str) -> None:
+        for path in self._own_files():
+            if cdi_spec.owner_of_file(path.name) == pod_uid:
+                path.unlink(missing_ok=True)
+
+    async def owners(self) -> frozenset[str]:
+        found = await _in_thread(lambda: [cdi_spec.owner_of_file(path.name) for path in self._own_files()])
+        return frozenset(uid for uid in found if uid is not None)
+
+    def _own_files(self) -> list[Path]:
+        return [path for path in self._folder.iterdir() if cdi_spec.owner_of_file(path.name)]
+
+    async def nvidia_specs(self) -> Sequence[ForeignSpec]:
+        return await _in_thread(self._read_nvidia_specs)
+
+    def _read_nvidia_specs(self) -> list[ForeignSpec]:
+        found: list[ForeignSpec] = []
+        for folder in self._nvidia_folders:
+            if not folder.is_dir():
+                continue
+            for path in sorted(folder.iterdir()):
+                if path.suffix in _ENDINGS and cdi_spec.owner_of_file(path.name) is None:
+                    spec = self._spec(path)
+                    if spec is not None and cdi_spec.is_nvidia(spec):
+                        found.append(spec)
+        return found
+
+    def _spec(self, path: Path) -> ForeignSpec | None:
+        try:
+            stat = path.stat()
+            version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            known = self._decoded.get(path)
+            if known is not None and known[0] == version:
+                return known[1]
+            if stat.st_size > _SPEC_LIMIT_BYTES:
+                log.warning("cdi-spec-too-large", path=str(path), bytes=stat.st_size)
+                return None
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        spec: ForeignSpec | None = None
+        try:
+            spec = cdi_spec.foreign_spec(msgspec.json.decode(raw) if path.suffix == ".json" else yaml.safe_load(raw))
+        except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            log.warning("cdi-spec-unreadable", path=str(path), reason=str(error))
+        self._decoded[path] = (version, spec)
+        return spec
+
+
+class HostFolder:
+    """`<hook path>/vgpu`: the library, its preload list, and a folder for each container."""
+
+    def __init__(self, layout: HostLayout, library_version: str) -> None:
+        self._layout = layout
+        self._library_version = library_version
+
+    def install(self, library_file: str) -> str:
+        """Puts the library and its preload list in place; returns the version. Raises OSError, LibraryMissingError.
+
+        A library of another content has another name, and a file is replaced by rename only: what a running
+        container has mapped or mounted stays as it is.
+        """
+        folder = Path(self._layout.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        Path(self._layout.containers).mkdir(exist_ok=True)
+        lock_dir = Path(self._layout.lock_dir)
+        lock_dir.mkdir(parents=True, exist_ok=True)
+        lock_dir.chmod(_OPEN_TO_ALL)
+        if library_file:
+            content = Path(library_file).read_bytes()
+            self._library_version = self._library_version or hashlib.sha256(content).hexdigest()[:16]
+            target = Path(self._layout.versioned_library(self._library_version))
+            if not target.is_file() or target.read_bytes() != content:
+                replace_file(target, content, mode=0o755)
+        preload = f"{self._layout.library}\n".encode()
+        listed = Path(self._layout.preload_list)
+        if not listed.is_file() or listed.read_bytes() != preload:
+            replace_file(listed, preload)
+        if not Path(self._library()).is_file():
+            raise LibraryMissingError(
+                f"there is no library {self._library()}; set files.library_file to the {LIBRARY_NAME} to install"
+            )
+        return self._library_version
+
+    def _library(self) -> str:
+        if self._library_version:
+            versioned = self._layout.versioned_library(self._library_version)
+            if Path(versioned).is_file():
+                return versioned
+        return self._layout.library
+
+    async def state(self) -> HostState:
+        return await _in_thread(self._state)
+
+    def _state(self) -> HostState:
+        return HostState(library=self._library(), has_license=Path(self._layout.license).is_file())
+
+    async def prepare_container(self, pod_uid: str, container: str) -> None:
+        if "/" in pod_uid + container or not pod_uid or not container:
+            raise HostFilesError(f"{pod_uid!r} and {container!r} are no UID and container name that could name a file")
+        await _in_thread(lambda: self._prepare(Path(self._layout.container_dir(pod_uid, container))))
+
+    def _prepare(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(_OPEN_TO_ALL)
+
+    async def remove_pod(self, pod_uid: str) -> None:
+        await _in_thread(lambda: self._remove_pod(pod_uid))
+
+    def _remove_pod(self, pod_uid: str) -> None:
+        for folder in self._container_folders():
+            if folder.name.partition("_")[0] == pod_uid:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    async def owners(self) -> frozenset[str]:
+        folders = await _in_thread(self._container_folders)
+        return frozenset(folder.name.partition("_")[0] for folder in folders)
+
+    def _container_folders(self) -> list[Path]:
+        return [path for path in Path(self._layout.containers).iterdir() if "_" in path.name]
+
+
+class CheckpointFile:
+    """Our own checkpoint."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._one_at_a_time = asyncio.Lock()
+
+    def load(self) -> HandedOut:
+        """What was handed out before. An unreadable file is kept aside, and said so. Raises OSError."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            raw = self._path.read_bytes()
+        except FileNotFoundError:
+            return HandedOut()
+        try:
+            return decode(raw)
+        except MalformedCheckpointError as error:
+            aside = self._path.with_name(f"{self._path.name}.unreadable")
+            self._path.replace(aside)
+            log.warning("own-checkpoint-unreadable", path=str(aside), reason=str(error))
+            return HandedOut()
+
+    async def write(self, book: HandedOut) -> None:
+        async with self._one_at_a_time:
+            content = encode(book)
+            await _in_thread(lambda: replace_file(self._path, content))

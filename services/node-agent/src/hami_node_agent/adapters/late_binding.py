@@ -1,0 +1,363 @@
+"""Before a container starts: find out whose it is, decide what it gets, and write that down where the runtime reads it.
+
+Works for every container that was admitted late-binding, whatever the hand-off is now, and verifies the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+from hami_chassis.clock import Clock
+from hami_chassis.errors import Transient
+from hami_chassis.kube.events import EventRecorder, ObjectReference
+from hami_chassis.log import get_logger
+from hami_model import allocations, env, events, keys, kube
+from hami_model.device_config import VendorSettings
+from hami_model.events.allocation import Verification
+
+from hami_node_agent.core import cdi_spec, checkpoint_match, entitlement, grant, handed_out, outcome
+from hami_node_agent.core.checkpoint_match import Holder, Unmatched
+from hami_node_agent.core.entitlement import Entitlement, Refusal
+from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod
+from hami_node_agent.core.outcome import Origin
+from hami_node_agent.metrics import NodeAgentMetrics
+from hami_node_agent.ports import (
+    CdiDirectory,
+    EventSink,
+    HostFiles,
+    InventoryView,
+    KubeletCheckpoint,
+    OwnCheckpoint,
+    OwnershipCheck,
+    PodLedger,
+    PodWriter,
+)
+
+log = get_logger("late-binding")
+
+ShownBy = Literal["auto", "runtime", "cdi"]
+
+
+class RefusedForGoodError(Exception):
+    """The container will never start; the message says what to change."""
+
+
+class HandoverPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the hand-over."""
+
+    node_name: str
+    layout: grant.HostLayout
+    limits: grant.LimitPolicy
+    shown_by: ShownBy = "auto"
+    runtime_classes: frozenset[str] = frozenset({"nvidia"})
+    """RuntimeClass names whose handler is NVIDIA's."""
+
+
+class LateBinding:
+    """PreStartContainer. One object for the process; calls may overlap."""
+
+    def __init__(
+        self,
+        plan: HandoverPlan,
+        settings: VendorSettings,
+        origin: Origin,
+        book: HandedOut,
+        *,
+        ledger: PodLedger,
+        checkpoint: KubeletCheckpoint,
+        ownership: OwnershipCheck | None,
+        cdi: CdiDirectory,
+        files: HostFiles,
+        own: OwnCheckpoint,
+        inventory: InventoryView,
+        writer: PodWriter,
+        sink: EventSink,
+        recorder: EventRecorder,
+        metrics: NodeAgentMetrics,
+        clock: Clock,
+        new_region_name: Callable[[], str],
+    ) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._origin = origin
+        self._book = book
+        self._ledger = ledger
+        self._checkpoint = checkpoint
+        self._ownership = ownership
+        self._cdi = cdi
+        self._files = files
+        self._own = own
+        self._inventory = inventory
+        self._writer = writer
+        self._sink = sink
+        self._recorder = recorder
+        self._metrics = metrics
+        self._clock = clock
+        self._new_region_name = new_region_name
+        self._one_pod_at_a_time: dict[str, asyncio.Lock] = {}
+        self._announced: set[str] = set()
+        self._reported: set[tuple[str, str]] = set()
+        """Containers whose changed annotation was told of."""
+        self._unsaved = False
+
+    async def pre_start(self, device_ids: Sequence[str]) -> None:
+        """Returns when the container may start. Raises Transient (kubelet asks again) or RefusedForGoodError."""
+        resource = self._settings.resources.count
+        found = checkpoint_match.holders(await self._checkpoint.read(), resource, device_ids, env.REGION_FILE)
+        if isinstance(found, Unmatched):
+            raise Transient(found.reason)
+        pod, found = await self._pod_of(found)
+        await self._cross_check(pod, found, resource, frozenset(device_ids))
+        async with self._serialised(found[0].pod_uid):
+            for holder in found:
+                await self._hand_over(pod, holder, len(set(device_ids)))
+
+    async def _pod_of(self, found: tuple[Holder, ...]) -> tuple[kube.Pod, tuple[Holder, ...]]:
+        """The pod whose containers these are; entries of pods that are gone are left out."""
+        known = {uid: self._ledger.cached(uid) for uid in dict.fromkeys(holder.pod_uid for holder in found)}
+        if not any(known.values()):
+            for uid in known:
+                known[uid], _ = await self._ledger.read(uid)
+        living = {uid: pod for uid, pod in known.items() if pod is not None}
+        if not living:
+            raise RefusedForGoodError(
+                f"pod {', '.join(known)} is not known to the API server as a pod of node {self._plan.node_name}; "
+                "cards are given only to pods that the HAMi scheduler placed"
+            )
+        if len(living) > 1:
+            raise Transient(f"kubelet's checkpoint gives these devices to several living pods: {', '.join(living)}")
+        uid, pod = next(iter(living.items()))
+        return pod, tuple(holder for holder in found if holder.pod_uid == uid)
+
+    async def _cross_check(
+        self, pod: kube.Pod, found: tuple[Holder, ...], resource: str, device_ids: frozenset[str]
+    ) -> None:
+        if self._ownership is None:
+            return
+        owner = await self._ownership.owner(resource, device_ids)
+        if owner is None:
+            return
+        namespace, name, container = owner
+        if (namespace, name) != (pod.metadata.namespace, pod.metadata.name) or container not in {
+            holder.container for holder in found
+        }:
+            self._metrics.cross_check_mismatches.inc()
+            raise Transient(
+                f"kubelet's checkpoint gives these devices to {pod.key}, its PodResources service to "
+                f"{namespace}/{name} container {container}"
+            )
+
+    def _serialised(self, uid: str) -> asyncio.Lock:
+        return self._one_pod_at_a_time.setdefault(uid, asyncio.Lock())
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        self._one_pod_at_a_time.pop(uid, None)
+        self._announced.discard(uid)
+        self._reported = {(known, container) for known, container in self._reported if known != uid}
+
+    async def _hand_over(self, pod: kube.Pod, holder: Holder, device_count: int) -> None:
+        known = self._book.get(holder.pod_uid)
+        if known is not None and known.state == "failed":
+            raise RefusedForGoodError(known.reason)
+        if holder.cdi_name is None:
+            await self._verify_given_by_lock(pod, holder)
+            return
+        handed = known.containers.get(holder.container) if known is not None else None
+        if handed is None:
+            handed = await self._decide(pod, holder, device_count)
+        else:
+            self._metrics.handovers.labels("repeated").inc()
+            self._report_change(pod, holder.container, handed)
+        await self._persist()
+        await self._write(pod, holder, holder.cdi_name, handed)
+        self._announce_first(pod, holder.pod_uid)
+
+    async def _verify_given_by_lock(self, pod: kube.Pod, holder: Holder) -> None:
+        """Allocate answered for the owner of the node lock: was that this container?"""
+        owner = handed_out.receiver_of(self._book, holder.region_file)
+        if owner is None:
+            self._metrics.handovers.labels("unverified").inc()
+            log.warning("hand-over-unverified", pod=pod.key, container=holder.container)
+        elif owner == (holder.pod_uid, holder.container):
+            self._metrics.handovers.labels("verified").inc()
+        else:
+            refusal = Refusal(
+                reason=f"container {holder.container}: kubelet gave it devices while the node lock named another pod, "
+                "whose limits it would have; delete the pod"
+            )
+            await self._refuse(pod, holder.pod_uid, refusal)
+            raise RefusedForGoodError(refusal.reason)
+
+    async def _decide(self, pod: kube.Pod, holder: Holder, device_count: int) -> HandedContainer:
+        judged = self._judge(pod, holder, device_count, self._ledger.all_cached())
+        if isinstance(judged, Refusal):
+            # What is cached may be old; a refusal for good is worth a consistent read.
+            fresh, everyone = await self._ledger.read(holder.pod_uid)
+            if fresh is None:
+                raise RefusedForGoodError(f"pod {pod.key} of UID {holder.pod_uid} is gone")
+            if everyone is None and judged.holders:
+                everyone = await self._ledger.read_all()
+            pod = fresh
+            judged = self._judge(pod, holder, device_count, everyone or self._ledger.all_cached())
+        if isinstance(judged, Refusal):
+            await self._refuse(pod, holder.pod_uid, judged)
+            raise RefusedForGoodError(judged.reason)
+        indexes = self._card_indexes()
+        handed = HandedContainer(
+            slices=handed_out.as_handed(grant.in_limit_order(judged.slices, indexes)),
+            region_name=self._new_region_name(),
+            position=[container.name for container in pod.all_containers].index(holder.container),
+        )
+        # From the judgement to this line nothing waits, so two pods cannot both take the last share of a card.
+        self._book.add_container(holder.pod_uid, new_pod(pod), holder.container, handed)
+        self._unsaved = True
+        self._metrics.handovers.labels("handed-over").inc()
+        return handed
+
+    def _card_indexes(self) -> dict[str, int]:
+        return {str(card.id): card.index for card in self._inventory.inventory.cards}
+
+    async def _persist(self) -> None:
+        """What is not yet saved must not reach a container."""
+        if self._unsaved:
+            self._unsaved = False
+            try:
+                await self._own.write(self._book)
+            except Transient:
+                self._unsaved = True
+                raise
+
+    async def _write(self, pod: kube.Pod, holder: Holder, cdi_name: str, handed: HandedContainer) -> None:
+        container = next(found for found in pod.all_containers if found.name == holder.container)
+        slices = handed_out.as_slices(handed.slices, self._settings.vendor.word)
+        await self._files.prepare_container(holder.pod_uid, holder.container)
+        given = grant.make_grant(
+            slices,
+            container,
+            pod_uid=holder.pod_uid,
+            region_name=handed.region_name,
+            layout=self._plan.layout,
+            host=await self._files.state(),
+            policy=self._plan.limits,
+        )
+        shown = await self._shown(pod, given.card_ids)
+        await self._cdi.write(holder.pod_uid, cdi_name, cdi_spec.own_spec(cdi_name, given, shown))
+        log.info(
+            "handed-over",
+            pod=pod.key,
+            pod_uid=holder.pod_uid,
+            container=holder.container,
+            cards=given.card_ids,
+            cdi_device=cdi_name,
+        )
+
+    async def _shown(self, pod: kube.Pod, card_ids: Sequence[str]) -> cdi_spec.Shown:
+        """Exactly one way: NVIDIA's runtime handler reads the variable, or NVIDIA's own edits are merged into ours."""
+        if self._plan.shown_by == "runtime" or pod.spec.runtime_class_name in self._plan.runtime_classes:
+            return cdi_spec.shown_by_runtime(card_ids)
+        specs = await self._cdi.nvidia_specs()
+        if self._plan.shown_by == "auto" and not specs:
+            return cdi_spec.shown_by_runtime(card_ids)
+        indexes = self._card_indexes()
+        try:
+            return cdi_spec.shown_by_edits({card_id: indexes.get(card_id, -1) for card_id in card_ids}, specs)
+        except cdi_spec.NotInSpecificationError as error:
+            raise Transient(str(error)) from error
+
+    def _judge(
+        self, pod: kube.Pod, holder: Holder, device_count: int, everyone: Iterable[kube.Pod]
+    ) -> Entitlement | Refusal:
+        known_cards = {card.id: card for card in self._inventory.inventory.cards}
+        found = entitlement.entitlement(
+            pod,
+            holder.container,
+            device_count,
+            node_name=self._plan.node_name,
+            settings=self._settings,
+            known_cards=known_cards,
+        )
+        if isinstance(found, Refusal):
+            return found
+        others = [self._claim(other) for other in everyone if not other.is_finished and other.uid != pod.uid]
+        return entitlement.overcommitted(self._claim(pod), others, known_cards) or found
+
+    def _claim(self, pod: kube.Pod) -> entitlement.Claim:
+        known = self._book.get(entitlement.kubelet_uid(pod))
+        word = self._settings.vendor.word
+        given = handed_out.slices_by_position(known, word) if known is not None and known.containers else None
+        return entitlement.claim(pod, self._settings, given)
+
+    def _report_change(self, pod: kube.Pod, container: str, handed: HandedContainer) -> None:
+        """What was handed out holds; the annotation was changed afterwards by somebody."""
+        slots = allocations.read(pod, self._settings).slots
+        now = slots[handed.position] if handed.position < len(slots) else ()
+        key = (entitlement.kubelet_uid(pod), container)
+        if set(handed_out.as_handed(now)) != set(handed.slices) and key not in self._reported:
+            self._reported.add(key)
+            self._warn(
+                pod,
+                "AllocationChanged",
+                f"container {container}: annotation {self._settings.vendor.allocated_key} was changed after the cards "
+                "were handed over; the container keeps what it was given",
+            )
+
+    async def _refuse(self, pod: kube.Pod, uid: str, refusal: Refusal) -> None:
+        log.warning("hand-over-refused", pod=pod.key, pod_uid=uid, reason=refusal.reason)
+        self._metrics.handovers.labels("failed").inc()
+        self._book.fail(uid, new_pod(pod), refusal.reason)
+        self._unsaved = True
+        self._announce_failure(pod, refusal.reason, refusal.holders)
+        await self._persist()
+
+    def _announce_failure(self, pod: kube.Pod, reason: str, holders: Iterable[str] = ()) -> None:
+        self._writer.want(pod, outcome.failure_annotations())
+        self._warn(pod, "AllocationFailed", reason)
+        cached = [self._ledger.cached(uid) for uid in holders]
+        event = outcome.failed(
+            pod,
+            self._settings,
+            self._origin,
+            self._clock.now(),
+            reason=reason,
+            holders=[holder for holder in cached if holder is not None],
+        )
+        self._publish(event)
+
+    def _announce_first(self, pod: kube.Pod, uid: str) -> None:
+        if uid in self._announced:
+            return
+        self._announced.add(uid)
+        known = self._book.get(uid)
+        if pod.annotations.get(keys.BIND_PHASE) != keys.BIND_PHASE_SUCCESS:
+            self._announce_success(pod, verified=known is None or known.verified)
+
+    def _announce_success(self, pod: kube.Pod, *, verified: bool) -> None:
+        verification: Verification = "verified" if verified else "unverified"
+        self._writer.want(pod, outcome.success_annotations(pod, self._settings))
+        self._publish(outcome.allocated(pod, self._settings, self._origin, self._clock.now(), verification))
+
+    def announce_again(self, pod: kube.Pod) -> None:
+        """After a start: what the pod does not show yet, though it was decided, is written and told once more."""
+        known = self._book.get(entitlement.kubelet_uid(pod))
+        if known is None:
+            return
+        if known.state == "failed" and pod.annotations.get(keys.BIND_PHASE) != keys.BIND_PHASE_FAILED:
+            self._announce_failure(pod, known.reason)
+        elif known.state == "allocated" and pod.annotations.get(keys.BIND_PHASE) == keys.BIND_PHASE_ALLOCATING:
+            self._announce_success(pod, verified=known.verified)
+
+    def _publish(self, event: events.AllocationAllocated | events.AllocationFailed) -> None:
+        self._sink.publish(event.subject(self._origin.prefix), events.encode(event), events.headers(event))
+
+    def _warn(self, pod: kube.Pod, reason: str, message: str) -> None:
+        about = ObjectReference(kind="Pod", name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.uid)
+        self._recorder.emit(about, reason=reason, message=message, event_type="Warning")
+
+
+def new_pod(pod: kube.Pod) -> HandedPod:
+    """What the book keeps of a pod, before anything was handed to it."""
+    return HandedPod(namespace=pod.metadata.namespace, name=pod.metadata.name, allocation_id=entitlement.identity(pod))

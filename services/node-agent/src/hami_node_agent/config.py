@@ -1,0 +1,152 @@
+"""Settings of the node-agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+from hami_chassis.bus import BusSettings
+from hami_chassis.http import HttpSettings
+from hami_chassis.kube import KubeSettings
+from hami_chassis.log import LogSettings
+from hami_model.events import subjects
+from hami_model.events.streams import StreamSettings
+
+HandoffMode = Literal["late-binding", "lock", "auto"]
+
+
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which node this is, and what it offers."""
+
+    name: str = ""
+    """Name of the Node object. Must be set."""
+    device_config_file: str = ""
+    """HAMi's device configuration (YAML). Empty: NVIDIA cards with the default resource names."""
+    overrides_file: str = ""
+    """HAMi's per-node file (`{"nodeconfig": [...]}`). Empty: none."""
+    heartbeat_seconds: float = 30.0
+    """How often the whole inventory is published without a change."""
+
+
+class HandoffSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How slices reach containers."""
+
+    mode: HandoffMode = "late-binding"
+    """`late-binding` finds out before each container starts whose it is; `lock` is HAMi's way, one pod of a node after
+    the other; `auto` binds late where the node can, and says what it chose."""
+    runtime_cdi: Literal["auto", "yes", "no"] = "auto"
+    """Whether the container runtime resolves CDI names; `auto` judges by its version."""
+    shown_by: Literal["auto", "runtime", "cdi"] = "auto"
+    """What shows cards to a container: NVIDIA's runtime handler, by NVIDIA_VISIBLE_DEVICES, or NVIDIA's CDI
+    specification, merged into ours. `auto`: CDI where such a specification is there and the pod does not ask for
+    NVIDIA's runtime class."""
+    runtime_classes: tuple[str, ...] = ("nvidia",)
+    """RuntimeClass names whose handler is NVIDIA's."""
+
+
+class KubeletPaths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where kubelet is met."""
+
+    plugins_dir: str = "/var/lib/kubelet/device-plugins"
+    """Folder of kubelet.sock and of kubelet's device checkpoint."""
+    pod_resources_socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    """Socket of kubelet's PodResources service, a cross-check. Empty: none is made."""
+
+
+class NvmlSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the driver is reached."""
+
+    library_file: str = ""
+    """The driver's libnvidia-ml.so.1. Empty: under `driver_root`, else as the loader finds it."""
+    driver_root: str = "/"
+    """Where the host's driver lies in this container, such as /run/nvidia/driver."""
+
+
+class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a card counts as broken, and when as mended."""
+
+    ignored_xids: tuple[int, ...] = ()
+    """Faults that are not the card's, in addition to 13, 31, 43, 45, 68 and 109."""
+    watched_xids: tuple[int, ...] = ()
+    """Faults that are the card's in spite of both lists."""
+    probe_seconds: float = 5.0
+    """How often every card is asked whether it is there."""
+    clean_probes: int = 3
+    """How many good answers in a row make a broken card whole again."""
+
+
+class FileSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Files of the host. This process must see them at the same paths."""
+
+    hook_path: str = "/usr/local"
+    """`<hook_path>/vgpu` holds the library and a folder for each container; HAMi's HOOK_PATH."""
+    library_file: str = ""
+    """The libvgpu.so to install there. Empty: it is there already."""
+    library_version: str = ""
+    """Ending of the installed library's name. Empty: taken from its content."""
+    lock_dir: str = "/tmp/vgpulock"  # noqa: S108  # the path that older libraries have built in
+    """Folder that older libraries lock in; mounted into every container."""
+    cdi_dir: str = "/var/run/cdi"
+    """Where our CDI specifications are written; the runtime must read this folder."""
+    nvidia_cdi_dirs: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
+    """Where NVIDIA's CDI specifications may lie."""
+    state_dir: str = "/var/lib/hami/node-agent"
+    """Where the node-agent remembers what it handed out."""
+
+
+class EventSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How events go out."""
+
+    prefix: str = subjects.DEFAULT_PREFIX
+    """First part of every subject."""
+    streams: StreamSettings = StreamSettings()
+    """Limits of the streams; the same for all services."""
+
+
+class NodeAgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set."""
+
+    log: LogSettings = LogSettings()
+    """What is logged."""
+    node: NodeSettings = NodeSettings()
+    """Which node this is, and what it offers."""
+    handoff: HandoffSettings = HandoffSettings()
+    """How slices reach containers."""
+    kubelet: KubeletPaths = KubeletPaths()
+    """Where kubelet is met."""
+    nvml: NvmlSettings = NvmlSettings()
+    """How the driver is reached."""
+    health: HealthSettings = HealthSettings()
+    """When a card counts as broken, and when as mended."""
+    files: FileSettings = FileSettings()
+    """Files of the host."""
+    observation: HttpSettings = HttpSettings(port=9397)
+    """Where /healthz, /readyz and /metrics are."""
+    kube: KubeSettings = KubeSettings()
+    """How the API server is reached."""
+    bus: BusSettings = BusSettings()
+    """How NATS is reached for events."""
+    events: EventSettings = EventSettings()
+    """How events go out."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """What is wrong across groups."""
+        if self.health.clean_probes < 1:
+            yield "health.clean_probes", "must be at least 1"
+        for name, seconds in (
+            ("health.probe_seconds", self.health.probe_seconds),
+            ("node.heartbeat_seconds", self.node.heartbeat_seconds),
+        ):
+            if seconds <= 0:
+                yield name, "must be positive"
+        for name in ("hook_path", "lock_dir", "cdi_dir", "state_dir"):
+            path = getattr(self.files, name)
+            if not path.startswith("/") or path == "/" or path.endswith("/"):
+                yield f"files.{name}", f"{path!r} is no absolute path without a slash at its end"
+
+
+def serving_faults(settings: NodeAgentSettings) -> Iterator[str]:
+    """What is missing for serving, though not for other commands."""
+    if not settings.node.name:
+        yield "node.name must be set: the name of this machine's Node object (HAMI_NODE_NAME)"

@@ -1,0 +1,1 @@
+"""What the node-agent decides: values in, values out. No await, no clock, no environment, no files."""

@@ -1,0 +1,165 @@
+"""What the ledger says that a container is to get, and why it may not have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from hami_model import allocation_id, allocations, cards, events, keys, kube, usage
+from hami_model.cards import Card, Slice, Slots
+from hami_model.device_config import VendorSettings
+from hami_model.ids import AllocationId, CardId
+from hami_model.usage import CardUsage
+
+MIRROR_KEY = "kubernetes.io/config.mirror"
+"""Annotation of the object that stands for a static pod; its value is the UID by which kubelet knows the pod."""
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """The container will not start, now or later."""
+
+    reason: str
+    """One sentence: what to change."""
+    holders: tuple[str, ...] = ()
+    """UIDs of pods that hold the card, where the reason is that it is taken."""
+
+
+class Entitlement(msgspec.Struct, frozen=True, kw_only=True):
+    """One container's part of its pod's allocation."""
+
+    container: kube.Container
+    slices: tuple[Slice, ...]
+    """As annotated."""
+
+
+def kubelet_uid(pod: kube.Pod) -> str:
+    """The UID by which kubelet knows a pod."""
+    return pod.annotations.get(MIRROR_KEY, pod.uid)
+
+
+def identity(pod: kube.Pod) -> AllocationId:
+    """The allocation's id, also of a pod that another scheduler placed."""
+    written = pod.annotations.get(keys.ALLOCATION_ID)
+    return (
+        AllocationId(written)
+        if written
+        else allocation_id.adopted(pod.uid, pod.annotations.get(keys.ASSIGNED_TIME, ""))
+    )
+
+
+def has_allocation(pod: kube.Pod, settings: VendorSettings) -> bool:
+    return settings.vendor.allocated_key in pod.annotations
+
+
+def entitlement(
+    pod: kube.Pod,
+    container_name: str,
+    device_count: int,
+    *,
+    node_name: str,
+    settings: VendorSettings,
+    known_cards: Mapping[CardId, Card],
+) -> Entitlement | Refusal:
+    """The slices of a container that holds `device_count` of kubelet's ids, or why it gets none."""
+    where = f"container {container_name}"
+    names = [container.name for container in pod.all_containers]
+    if container_name not in names:
+        return Refusal(reason=f"{where}: the pod has no such container")
+    if not has_allocation(pod, settings):
+        return Refusal(
+            reason=f"{where}: the pod carries no allocation: it was not placed by the HAMi scheduler; create it anew "
+            "with spec.schedulerName of that scheduler and no spec.nodeName"
+        )
+    assigned = pod.annotations.get(keys.ASSIGNED_NODE, "")
+    if assigned != node_name:
+        return Refusal(reason=f"{where}: the pod was allocated cards of node {assigned!r}, not of this one")
+    if pod.annotations.get(keys.BIND_PHASE) == keys.BIND_PHASE_FAILED:
+        return Refusal(reason=f"{where}: the pod's allocation is marked failed; delete the pod")
+    read = allocations.read(pod, settings)
+    if read.problem:
+        return Refusal(reason=f"{where}: {read.problem}")
+    position = names.index(container_name)
+    return _checked(pod.all_containers[position], read.slots[position], device_count, known_cards)
+
+
+def _checked(
+    container: kube.Container, slices: tuple[Slice, ...], device_count: int, known_cards: Mapping[CardId, Card]
+) -> Entitlement | Refusal:
+    where = f"container {container.name}"
+    if not slices:
+        return Refusal(reason=f"{where}: the pod's allocation gives it no card, though it holds {device_count}")
+    if len(slices) != device_count:
+        return Refusal(reason=f"{where}: {len(slices)} cards are allocated, but kubelet gave it {device_count}")
+    unknown = sorted({piece.card_id for piece in slices if piece.card_id not in known_cards})
+    if unknown:
+        return Refusal(reason=f"{where}: this node has no card {', '.join(unknown)}")
+    if len({piece.card_id for piece in slices}) < len(slices):
+        return Refusal(reason=f"{where}: one card is allocated to it twice")
+    return Entitlement(container=container, slices=slices)
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pod uses of each card, and since when it may."""
+
+    uid: str
+    usage: dict[CardId, CardUsage]
+    handed_out: bool
+    """It runs, or ran, with its slices: nobody bound earlier can take them back."""
+    bound_at: int
+    """Unix seconds."""
+
+    @property
+    def precedence(self) -> tuple[bool, int, str]:
+        return (not self.handed_out, self.bound_at, self.uid)
+
+
+def claim(pod: kube.Pod, settings: VendorSettings, handed_out: Mapping[int, tuple[Slice, ...]] | None) -> Claim:
+    """A pod's claim; `handed_out` are the slices it was given by position of the container, None if none was."""
+    slots: Slots = allocations.read(pod, settings).slots
+    if handed_out:
+        slots = tuple(handed_out.get(position, slot) for position, slot in enumerate(slots))
+    return Claim(
+        uid=kubelet_uid(pod),
+        usage=usage.effective(slots, cards.shapes(pod), init_done=pod.one_shot_init_done),
+        handed_out=handed_out is not None,
+        bound_at=_seconds(pod.annotations.get(keys.BIND_TIME) or pod.annotations.get(keys.ASSIGNED_TIME) or ""),
+    )
+
+
+def overcommitted(own: Claim, others: Iterable[Claim], known_cards: Mapping[CardId, Card]) -> Refusal | None:
+    """Whether a card cannot carry the pod beside those that come before it: the later bind loses."""
+    before = [other for other in others if other.uid != own.uid and other.precedence < own.precedence]
+    for card_id, wanted in own.usage.items():
+        card = known_cards.get(card_id)
+        if card is None:
+            continue
+        holders = [other for other in before if card_id in other.usage]
+        total = wanted
+        for holder in holders:
+            total += holder.usage[card_id]
+        for what, asked, there in (
+            ("MiB of memory", total.memory_mib, card.memory_mib),
+            ("percent of cores", total.cores_percent, card.cores_percent),
+            ("slots", total.slots, card.slots),
+        ):
+            if asked > there:
+                return Refusal(
+                    reason=f"card {card_id} has {there} {what}, but {asked} would be in use together with the pods "
+                    "bound before this one; delete the pod, so that it is placed anew",
+                    holders=tuple(holder.uid for holder in holders),
+                )
+    return None
+
+
+def _seconds(text: str) -> int:
+    return int(text) if text.isdecimal() and text.isascii() and len(text) <= 12 else 0
+
+
+def holders_of(card_id: str, pods: Iterable[kube.Pod], settings: VendorSettings) -> tuple[events.PodRef, ...]:
+    """Living pods that hold slices of a card."""
+    return tuple(
+        events.PodRef(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.uid)
+        for pod in pods
+        if not pod.is_finished
+        and any(piece.card_id == card_id for slot in allocations.read(pod, settings).slots for piece in slot)
+    )

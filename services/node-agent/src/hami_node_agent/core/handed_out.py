@@ -1,0 +1,152 @@
+"""The agent's own checkpoint: what was handed out, to whom. What was handed out first holds until the pod is gone.
+
+    (nothing) ──first container──▶ allocated ──▶ failed
+        └──────────────────────────────────────▶ failed
+
+Written form: JSON with a version. A reader of version 1 ignores members it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import msgspec
+from hami_model.cards import Slice
+from hami_model.errors import MalformedError
+from hami_model.ids import CardId
+
+VERSION: Final = 1
+
+State = Literal["allocated", "failed"]
+
+
+class HandedSlice(msgspec.Struct, frozen=True, kw_only=True):
+    card_id: str
+    memory_mib: int
+    cores_percent: int
+
+
+class HandedContainer(msgspec.Struct, frozen=True, kw_only=True):
+    """One container's hand-over."""
+
+    slices: tuple[HandedSlice, ...]
+    """In limit order."""
+    region_name: str
+    """File of the shared region in the container's folder; the same at every restart."""
+    position: int
+    """Of the container in the pod, init containers first."""
+
+
+class HandedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is remembered of one pod."""
+
+    namespace: str
+    name: str
+    allocation_id: str
+    state: State = "allocated"
+    reason: str = ""
+    """Why it failed."""
+    verified: bool = True
+    """The slices certainly went to this pod."""
+    containers: dict[str, HandedContainer] = {}
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    pods: dict[str, HandedPod] = {}
+
+
+class MalformedCheckpointError(MalformedError):
+    """The agent's own checkpoint cannot be read."""
+
+
+class HandedOut:
+    """The book. Pods by the UID under which kubelet knows them."""
+
+    def __init__(self, pods: dict[str, HandedPod] | None = None) -> None:
+        self._pods = dict(pods or {})
+
+    def get(self, uid: str) -> HandedPod | None:
+        return self._pods.get(uid)
+
+    def uids(self) -> frozenset[str]:
+        return frozenset(self._pods)
+
+    def items(self) -> Iterator[tuple[str, HandedPod]]:
+        return iter(tuple(self._pods.items()))
+
+    def put(self, uid: str, pod: HandedPod) -> None:
+        self._pods[uid] = pod
+
+    def add_container(self, uid: str, pod: HandedPod, container: str, handed: HandedContainer) -> HandedPod:
+        """Adds a container to a pod that is in the book already, or comes in as `pod`. The first hand-over holds."""
+        known = self._pods.get(uid, pod)
+        if container not in known.containers:
+            known = msgspec.structs.replace(known, containers={**known.containers, container: handed})
+        self._pods[uid] = known
+        return known
+
+    def fail(self, uid: str, pod: HandedPod, reason: str) -> HandedPod:
+        """Marks a pod failed; the first reason holds."""
+        known = self._pods.get(uid, pod)
+        if known.state != "failed":
+            known = msgspec.structs.replace(known, state="failed", reason=reason)
+        self._pods[uid] = known
+        return known
+
+    def drop(self, uid: str) -> bool:
+        return self._pods.pop(uid, None) is not None
+
+
+def slices_by_position(handed: HandedPod, vendor: str) -> dict[int, tuple[Slice, ...]]:
+    """What was handed out, by position of the container."""
+    return {container.position: as_slices(container.slices, vendor) for container in handed.containers.values()}
+
+
+def as_slices(handed: tuple[HandedSlice, ...], vendor: str) -> tuple[Slice, ...]:
+    return tuple(
+        Slice(
+            card_id=CardId(piece.card_id),
+            vendor=vendor,
+            memory_mib=piece.memory_mib,
+            cores_percent=piece.cores_percent,
+        )
+        for piece in handed
+    )
+
+
+def as_handed(slices: tuple[Slice, ...]) -> tuple[HandedSlice, ...]:
+    return tuple(
+        HandedSlice(card_id=piece.card_id, memory_mib=piece.memory_mib, cores_percent=piece.cores_percent)
+        for piece in slices
+    )
+
+
+def receiver_of(book: HandedOut, region_file: str) -> tuple[str, str] | None:
+    """UID and container that were answered with a region file of that path; None where the book has no such one."""
+    name = region_file.rpartition("/")[2]
+    return next(
+        (
+            (uid, container)
+            for uid, pod in book.items()
+            for container, handed in pod.containers.items()
+            if name and handed.region_name == name
+        ),
+        None,
+    )
+
+
+def encode(book: HandedOut) -> bytes:
+    return msgspec.json.encode(_Document(version=VERSION, pods=dict(book.items())))
+
+
+def decode(raw: bytes) -> HandedOut:
+    """Raises MalformedCheckpointError."""
+    try:
+        document = msgspec.json.decode(raw, type=_Document)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise MalformedCheckpointError(f"not a checkpoint of the node-agent: {error}") from error
+    if document.version != VERSION:
+        raise MalformedCheckpointError(f"version {document.version} is not {VERSION}: written by another node-agent")
+    return HandedOut(document.pods)

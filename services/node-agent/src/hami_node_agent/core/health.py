@@ -1,0 +1,83 @@
+"""Which cards are healthy: faults that the driver reports, and the way back.
+
+healthy ──fault──▶ unhealthy ──as many clean probes in a row as configured──▶ healthy
+                      ▲   │
+                      └───┘  another fault, or a probe that fails, starts the count anew
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from hami_model.ids import CardId
+
+APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+"""Faults of a program, not of the card."""
+
+CAUSE_XID: Final = "xid"
+CAUSE_PROBE: Final = "probe-failed"
+CAUSE_RECOVERED: Final = "recovered"
+
+
+class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    ignored_xids: frozenset[int] = APPLICATION_XIDS
+    clean_probes: int = 3
+    """How many probes in a row must succeed before a card counts as healthy again."""
+
+
+class HealthChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A card went from healthy to unhealthy or back."""
+
+    card_id: CardId
+    healthy: bool
+    cause: str
+    detail: str = ""
+    xid: int | None = None
+
+
+class _Fault(msgspec.Struct, frozen=True):
+    clean_probes: int = 0
+
+
+class HealthBook:
+    """State of all cards. Methods answer the change that a report makes, if it makes one."""
+
+    def __init__(self, policy: HealthPolicy) -> None:
+        self._policy = policy
+        self._faults: dict[CardId, _Fault] = {}
+
+    @property
+    def unhealthy(self) -> frozenset[CardId]:
+        return frozenset(self._faults)
+
+    def critical_event(self, card_id: CardId, xid: int) -> HealthChange | None:
+        """The driver reported an XID for the card."""
+        if xid in self._policy.ignored_xids:
+            return None
+        return self._fault(card_id, HealthChange(card_id=card_id, healthy=False, cause=CAUSE_XID, xid=xid))
+
+    def probed(self, card_id: CardId, fault: str) -> HealthChange | None:
+        """The card was asked; `fault` is empty when it answered as it should."""
+        if fault:
+            return self._fault(card_id, HealthChange(card_id=card_id, healthy=False, cause=CAUSE_PROBE, detail=fault))
+        known = self._faults.get(card_id)
+        if known is None:
+            return None
+        clean = known.clean_probes + 1
+        if clean < self._policy.clean_probes:
+            self._faults[card_id] = _Fault(clean)
+            return None
+        del self._faults[card_id]
+        return HealthChange(card_id=card_id, healthy=True, cause=CAUSE_RECOVERED)
+
+    def _fault(self, card_id: CardId, change: HealthChange) -> HealthChange | None:
+        is_news = card_id not in self._faults
+        self._faults[card_id] = _Fault()
+        return change if is_news else None
+
+
+def ignored_xids(policy_text: Iterable[int], watched: Iterable[int]) -> frozenset[int]:
+    """The built-in list, with more to ignore, and less: what is to be watched wins."""
+    return (APPLICATION_XIDS | frozenset(policy_text)) - frozenset(watched)

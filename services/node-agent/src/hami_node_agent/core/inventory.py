@@ -1,0 +1,165 @@
+"""From what the driver says of its cards to what the node offers: register annotation and kubelet's device list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from hami_model.cards import Card
+from hami_model.ids import CardId
+
+from hami_node_agent.core.node_options import NodeOptions
+
+_MIB: Final = 1024 * 1024
+_INT32_MAX: Final = 2**31 - 1
+_BRAND: Final = "NVIDIA"
+_DISPLAY_CARDS: Final = frozenset({"DGX Display", "NVIDIA DGX Display"})
+"""Drive a screen only; no workload may run there."""
+_DECIMAL: Final = re.compile(r"-?[0-9]{1,9}", re.ASCII)
+_REPLICA: Final = re.compile(r"(?P<card>.+)-[0-9]+", re.ASCII | re.DOTALL)
+
+
+class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One card as the driver describes it."""
+
+    uuid: str
+    index: int
+    """NVML's, in bus order; the order in which containers see cards."""
+    name: str
+    minor: int = 0
+    """n of /dev/nvidia<n>."""
+    memory_bytes: int | None = None
+    """None: the driver cannot tell, see `memory_fault`."""
+    memory_fault: str = ""
+    """Empty where the driver has no such query for this card; else what went wrong."""
+    numa_text: str | None = None
+    """Content of the kernel's numa_node file; None where there is none."""
+    pci_bus_id: str = ""
+
+
+class OfferedCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A card with what is told about it."""
+
+    card: Card
+    """As registered."""
+    minor: int
+    numa_node: int | None
+    """None where it is not known."""
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the node offers, by index."""
+
+    offered: tuple[OfferedCard, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Cards that are not offered, or not as they should be, and what to change."""
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        return tuple(offered.card for offered in self.offered)
+
+    def find(self, card_id: str) -> OfferedCard | None:
+        return next((offered for offered in self.offered if offered.card.id == card_id), None)
+
+
+class KubeletDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the ids that kubelet hands out."""
+
+    id: str
+    healthy: bool
+    numa_node: int | None = None
+
+
+def take_inventory(
+    facts: Iterable[CardFacts], options: NodeOptions, unhealthy: frozenset[CardId] = frozenset()
+) -> Inventory:
+    """What the node offers. One card's fault costs only that card."""
+    offered: list[OfferedCard] = []
+    problems: list[str] = []
+    for fact in sorted(facts, key=lambda fact: fact.index):
+        if _is_hidden(fact, options):
+            continue
+        memory_mib = _memory_mib(fact, options, problems)
+        if memory_mib is None:
+            continue
+        numa_node = _numa_node(fact, problems)
+        card = Card(
+            id=CardId(fact.uuid),
+            index=fact.index,
+            slots=options.split_count,
+            memory_mib=memory_mib,
+            cores_percent=min(_truncated(options.core_scaling * 100), _INT32_MAX),
+            model=fact.name if fact.name.startswith(_BRAND) else f"{_BRAND}-{fact.name}",
+            numa=numa_node or 0,
+            mode=options.operating_mode,
+            healthy=CardId(fact.uuid) not in unhealthy,
+        )
+        offered.append(OfferedCard(card=card, minor=fact.minor, numa_node=numa_node))
+    return Inventory(offered=tuple(offered), problems=tuple(problems))
+
+
+def kubelet_devices(inventory: Inventory, *, numa_topology: bool) -> tuple[KubeletDevice, ...]:
+    """One id a slot, `<card>-<number>`. NUMA nodes only where kubelet's choice of an id decides about the card."""
+    return tuple(
+        KubeletDevice(
+            id=f"{offered.card.id}-{slot}",
+            healthy=offered.card.healthy,
+            numa_node=offered.numa_node if numa_topology else None,
+        )
+        for offered in inventory.offered
+        for slot in range(offered.card.slots)
+    )
+
+
+def card_of_device(device_id: str) -> CardId:
+    """The card of one of kubelet's ids: what stands before `::`, or before a numeric tail after six dashes."""
+    card, separator, _ = device_id.partition("::")
+    if separator:
+        return CardId(card)
+    match = _REPLICA.fullmatch(device_id)
+    return CardId(match["card"] if match is not None and device_id.count("-") == 6 else device_id)
+
+
+def _is_hidden(fact: CardFacts, options: NodeOptions) -> bool:
+    return fact.name in _DISPLAY_CARDS or fact.uuid in options.hidden_uuids or fact.index in options.hidden_indexes
+
+
+def _memory_mib(fact: CardFacts, options: NodeOptions, problems: list[str]) -> int | None:
+    if fact.memory_bytes is not None:
+        whole = fact.memory_bytes // _MIB
+    elif fact.memory_fault:
+        problems.append(f"card {fact.uuid} is not offered: its memory cannot be read: {fact.memory_fault}")
+        return None
+    elif options.preconfigured_memory_mib > 0:
+        whole = options.preconfigured_memory_mib
+    else:
+        problems.append(
+            f"card {fact.uuid} is not offered: its driver cannot tell its memory; "
+            "set preConfiguredDeviceMemory in the device configuration"
+        )
+        return None
+    scaled = whole if options.memory_scaling == 1 else _truncated(whole * options.memory_scaling)
+    if scaled > _INT32_MAX:
+        problems.append(
+            f"card {fact.uuid} is not offered: {whole} MiB times deviceMemoryScaling {options.memory_scaling} "
+            "does not fit 32 bits; lower the factor"
+        )
+        return None
+    return scaled
+
+
+def _truncated(product: float) -> int:
+    """Toward zero, of the binary product: 0.29 * 100 gives 28, as everyone who speaks this format computes it."""
+    return int(product)
+
+
+def _numa_node(fact: CardFacts, problems: list[str]) -> int | None:
+    text = (fact.numa_text or "").strip()
+    if not text:
+        return None
+    if not _DECIMAL.fullmatch(text):
+        problems.append(f"card {fact.uuid}: its NUMA node {text[:24]!r} is no number and taken as unknown")
+        return None
+    return int(text) if int(text) >= 0 else None

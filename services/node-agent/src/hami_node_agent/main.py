@@ -1,0 +1,316 @@
+"""`hami-node-agent`: serve, or print what the driver says of this machine. Builds the objects; decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from hami_chassis.bus import Bus
+from hami_chassis.clock import SystemClock
+from hami_chassis.errors import Permanent
+from hami_chassis.http import HttpServer, add_observation_routes, new_app
+from hami_chassis.kube import EventRecorder, KubeClient
+from hami_chassis.log import configure_logging, get_logger
+from hami_chassis.metrics import ChassisMetrics
+from hami_chassis.run import RootTask, Stage, run_process
+from hami_chassis.settings import load_settings, masked
+from hami_model import device_config, events, register, vendors
+from hami_model.device_config import VendorSettings
+from hami_model.errors import HamiError
+from prometheus_client import CollectorRegistry
+
+from hami_node_agent.adapters.bus_events import AllocatingHints, allocating_subject, node_streams
+from hami_node_agent.adapters.card_health import Cards
+from hami_node_agent.adapters.collection import Collection
+from hami_node_agent.adapters.device_plugin import DevicePlugin, KubeletRegistration
+from hami_node_agent.adapters.handoff_start import HandoffStart, Offers
+from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile, HostFolder
+from hami_node_agent.adapters.kubelet_files import KubeletCheckpointFile
+from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
+from hami_node_agent.adapters.node import LockRelease, NodeRegistration, NodeWatch
+from hami_node_agent.adapters.nvml import Nvml, find_library
+from hami_node_agent.adapters.placeholder_handoff import LateBindingHandoff
+from hami_node_agent.adapters.pod_resources import PodResources
+from hami_node_agent.adapters.pods import NodePods, PodPatches, PodSubscriber
+from hami_node_agent.config import NodeAgentSettings, serving_faults
+from hami_node_agent.core.entitlement import holders_of
+from hami_node_agent.core.grant import HostLayout, LimitPolicy
+from hami_node_agent.core.health import HealthBook, HealthPolicy, ignored_xids
+from hami_node_agent.core.inventory import CardFacts, take_inventory
+from hami_node_agent.core.node_options import MIG, NodeOptions, node_options
+from hami_node_agent.core.outcome import Origin
+from hami_node_agent.metrics import NodeAgentMetrics
+
+WRONG_USE = 2
+
+app = typer.Typer(
+    help="Node agent: offers this machine's cards and hands slices of them to containers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+log = get_logger("main")
+
+ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="YAML or JSON file with settings.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="GROUP.FIELD=VALUE", help="One setting; may be repeated.")
+]
+
+
+@app.command()
+def serve(config: ConfigFile = None, sets: Sets = None) -> None:
+    """Offer the cards and hand slices over until told to stop."""
+    settings = _settings(config, sets)
+    faults = list(serving_faults(settings))
+    if faults:
+        _wrong_use("; ".join(faults))
+    configure_logging(settings.log, service="node-agent", node=settings.node.name)
+    log.info("settings", **masked(settings))
+    try:
+        raise typer.Exit(run_process(lambda stack: build(settings, stack)))
+    except (Permanent, HamiError, OSError) as error:
+        _wrong_use(str(error))
+
+
+@app.command()
+def inventory(config: ConfigFile = None, sets: Sets = None) -> None:
+    """Print what this machine would offer, as the register annotation, and what keeps cards out of it."""
+    settings = _settings(config, sets)
+    try:
+        nvidia = _nvidia_settings(settings)
+        options = _options(settings, nvidia)
+        facts = asyncio.run(_facts(settings))
+    except (Permanent, HamiError) as error:
+        _wrong_use(str(error))
+    taken = take_inventory(facts, options)
+    print(register.encode(nvidia.vendor, taken.cards))
+    for problem in (*options.warnings, *taken.problems):
+        typer.echo(f"hami-node-agent: {problem}", err=True)
+
+
+async def _facts(settings: NodeAgentSettings) -> Sequence[CardFacts]:
+    nvml = Nvml()
+    await nvml.start(find_library(settings.nvml.library_file, settings.nvml.driver_root))
+    try:
+        return await nvml.facts()
+    finally:
+        await nvml.close()
+
+
+async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[RootTask]:  # noqa: PLR0915  # a list
+    """All objects of the service, and its root tasks."""
+    nvidia = _nvidia_settings(settings)
+    options = _options(settings, nvidia)
+    for warning in options.warnings:
+        log.warning("per-node-configuration", problem=warning)
+    node_name, prefix = settings.node.name, settings.events.prefix
+    registry, clock = CollectorRegistry(), SystemClock()
+    chassis_metrics, metrics = ChassisMetrics(registry), NodeAgentMetrics(registry)
+
+    # Files of the host.
+    layout = HostLayout(hook_path=settings.files.hook_path, lock_dir=settings.files.lock_dir)
+    files = HostFolder(layout, settings.files.library_version)
+    log.info("library", version=files.install(settings.files.library_file) or "not versioned")
+    cdi = CdiFolder(Path(settings.files.cdi_dir), [Path(folder) for folder in settings.files.nvidia_cdi_dirs])
+    cdi.prepare()
+    own = CheckpointFile(Path(settings.files.state_dir) / "handed-out.json")
+    book = own.load()
+
+    # Cards.
+    nvml = Nvml()
+    await nvml.start(find_library(settings.nvml.library_file, settings.nvml.driver_root))
+    stack.push_async_callback(nvml.close)
+
+    # API server and bus.
+    client = await KubeClient.connect(settings.kube, metrics=chassis_metrics, clock=clock, user_agent="hami-node-agent")
+    stack.push_async_callback(client.close)
+    recorder = EventRecorder(
+        client, component="hami-node-agent", instance=node_name, metrics=chassis_metrics, clock=clock
+    )
+    bus = Bus(
+        settings.bus,
+        name=f"node-agent-{node_name}",
+        metrics=chassis_metrics,
+        streams=node_streams(settings.events.streams, prefix=prefix),
+    )
+    origin = Origin(source=events.source("node-agent", node_name), node=node_name, prefix=prefix)
+    subscriber = PodSubscriber()
+    pods = NodePods(client, node_name, subscriber, metrics=chassis_metrics, clock=clock)
+    bus.subscribe(allocating_subject(node_name, prefix=prefix), AllocatingHints(node_name, pods.hint).handle)
+    patches = PodPatches(client, node_name, metrics=metrics, clock=clock)
+    node = NodeWatch(client, node_name, nvidia.vendor, metrics=chassis_metrics, clock=clock)
+    registration = NodeRegistration(
+        client,
+        node,
+        nvidia.vendor,
+        origin,
+        sink=bus,
+        used_by=lambda card_id: holders_of(card_id, pods.all_cached(), nvidia),
+        heartbeat_seconds=settings.node.heartbeat_seconds,
+        metrics=metrics,
+        clock=clock,
+    )
+    release = LockRelease(client, node, node_name, pods=pods.all_cached, metrics=metrics, clock=clock)
+
+    # Kubelet.
+    plugin = DevicePlugin(metrics=metrics, clock=clock)
+    cards = Cards(
+        nvml,
+        options,
+        HealthBook(
+            HealthPolicy(
+                ignored_xids=ignored_xids(settings.health.ignored_xids, settings.health.watched_xids),
+                clean_probes=settings.health.clean_probes,
+            )
+        ),
+        await nvml.facts(),
+        node_name=node_name,
+        probe_seconds=settings.health.probe_seconds,
+        recorder=recorder,
+        metrics=metrics,
+        clock=clock,
+    )
+    checkpoint = KubeletCheckpointFile(Path(settings.kubelet.plugins_dir))
+    ownership: PodResources | None = None
+    if settings.kubelet.pod_resources_socket:
+        ownership = PodResources(Path(settings.kubelet.pod_resources_socket))
+        stack.push_async_callback(ownership.close)
+    plan = HandoverPlan(
+        node_name=node_name,
+        layout=layout,
+        limits=LimitPolicy(
+            oversubscribed=options.memory_scaling > 1,
+            library_log_level=options.library_log_level,
+            disable_core_limit=options.disable_core_limit,
+        ),
+        shown_by=settings.handoff.shown_by,
+        runtime_classes=frozenset(settings.handoff.runtime_classes),
+    )
+    late_binding = LateBinding(
+        plan,
+        nvidia,
+        origin,
+        book,
+        ledger=pods,
+        checkpoint=checkpoint,
+        ownership=ownership,
+        cdi=cdi,
+        files=files,
+        own=own,
+        inventory=cards,
+        writer=patches,
+        sink=bus,
+        recorder=recorder,
+        metrics=metrics,
+        clock=clock,
+        new_region_name=lambda: f"{uuid.uuid4()}.cache",
+    )
+    collection = Collection(
+        book,
+        ledger=pods,
+        cdi=cdi,
+        files=files,
+        own=own,
+        checkpoint=checkpoint,
+        forget=late_binding.forget,
+        pods_synced=pods.informer.synced,
+        clock=clock,
+    )
+    subscriber.on_added.append(late_binding.announce_again)
+    subscriber.on_seen.append(release.pod_seen)
+    subscriber.on_gone.append(collection.pod_gone)
+    offers = Offers(registration, plugin, options)
+    cards.on_change.append(offers.changed)
+    start = HandoffStart(
+        settings.handoff,
+        watch=node,
+        checkpoint=checkpoint,
+        registration=registration,
+        plugin=plugin,
+        handoffs={"late-binding": LateBindingHandoff(late_binding, lambda: uuid.uuid4().hex)},
+        offers=offers,
+        chosen=release.begin,
+    )
+    kubelet = KubeletRegistration(
+        plugin,
+        nvidia.resources.count,
+        Path(settings.kubelet.plugins_dir),
+        before_registering=start.prepare,
+        metrics=metrics,
+        clock=clock,
+    )
+    cards.take()
+
+    observed = new_app()
+    ready = {
+        "node": node.informer.synced.is_set,
+        "pods": pods.informer.synced.is_set,
+        "kubelet": kubelet.registered.is_set,
+    }
+    add_observation_routes(observed, registry=registry, ready=ready)
+    observation = HttpServer(observed, settings.observation, name="observation")
+    return [
+        RootTask("kubelet", kubelet.run, Stage.INTAKE),
+        RootTask("faults", cards.watch_faults),
+        RootTask("probes", cards.probe),
+        RootTask("collection", collection.run),
+        RootTask("lock-release", release.run),
+        RootTask("node", node.informer.run, Stage.SOURCES),
+        RootTask("pods", pods.informer.run, Stage.SOURCES),
+        RootTask("registration", registration.run, Stage.SOURCES),
+        RootTask("pod-patches", patches.run, Stage.SOURCES),
+        RootTask("events", recorder.run, Stage.OUTBOX),
+        RootTask("bus", bus.run, Stage.OUTBOX),
+        RootTask("observation", observation.run, Stage.OBSERVATION),
+    ]
+
+
+def _settings(config: Path | None, sets: list[str] | None) -> NodeAgentSettings:
+    try:
+        return load_settings(NodeAgentSettings, file=config, sets=sets or ())
+    except Permanent as error:
+        _wrong_use(str(error))
+
+
+def _nvidia_settings(settings: NodeAgentSettings) -> VendorSettings:
+    """Raises Permanent or DeviceConfigError."""
+    name = settings.node.device_config_file
+    text = _text_of("node.device_config_file", name) if name else ""
+    found = device_config.parse(text) if name else device_config.default_config()
+    for warning in found.warnings:
+        log.warning("device-configuration", problem=warning)
+    nvidia = found.vendor(vendors.NVIDIA)
+    if nvidia is None:
+        raise Permanent(f"node.device_config_file {name}: has no section nvidia, and this agent serves no other cards")
+    return nvidia
+
+
+def _options(settings: NodeAgentSettings, nvidia: VendorSettings) -> NodeOptions:
+    """Raises Permanent or NodeOptionsError."""
+    name = settings.node.overrides_file
+    text = _text_of("node.overrides_file", name) if name else None
+    options = node_options(nvidia, text, settings.node.name)
+    if options.operating_mode == MIG:
+        raise Permanent("operatingmode mig: MIG instances cannot be handed out yet; set hami-core")
+    return options
+
+
+def _text_of(setting: str, name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Permanent(f"{setting} {name}: {error}") from error
+
+
+def _wrong_use(problem: str) -> NoReturn:
+    typer.echo(f"hami-node-agent: {problem}", err=True)
+    raise typer.Exit(WRONG_USE)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,125 @@
+"""What the node-agent needs from outside, as it needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from hami_model import kube
+from kubelet_api.checkpoint import CheckpointView
+
+from hami_node_agent.core.cdi_spec import ForeignSpec
+from hami_node_agent.core.grant import HostState
+from hami_node_agent.core.handed_out import HandedOut
+from hami_node_agent.core.inventory import CardFacts, Inventory
+
+
+class PodLedger(Protocol):
+    """Pods of this node."""
+
+    def cached(self, uid: str) -> kube.Pod | None:
+        """The last version seen of the pod that kubelet knows by this UID."""
+        ...
+
+    def all_cached(self) -> Iterable[kube.Pod]: ...
+
+    async def read(self, uid: str) -> tuple[kube.Pod | None, Sequence[kube.Pod] | None]:
+        """One consistent read: the pod, and all pods of the node where they had to be listed. Raises Transient."""
+        ...
+
+    async def read_all(self) -> Sequence[kube.Pod]:
+        """A consistent list of the node's pods. Raises Transient."""
+        ...
+
+
+class LockApi(Protocol):
+    """The calls of the lock hand-off. Each raises Transient or Permanent."""
+
+    async def node_lock(self) -> tuple[str | None, str]:
+        """The lock and the node's resource version."""
+        ...
+
+    async def clear_node_lock(self, resource_version: str) -> None:
+        """Takes the lock away, in that version of the node only (Conflict)."""
+        ...
+
+    async def get_pod(self, namespace: str, name: str) -> kube.Pod: ...
+
+    async def pods_of_node(self) -> Sequence[kube.Pod]: ...
+
+    async def patch_pod(self, pod: kube.Pod, annotations: Mapping[str, str]) -> None: ...
+
+
+class KubeletCheckpoint(Protocol):
+    async def read(self) -> CheckpointView:
+        """Raises KubeletCheckpointUnreadable (Transient)."""
+        ...
+
+
+class OwnershipCheck(Protocol):
+    """What kubelet's PodResources service says of device ids."""
+
+    async def owner(self, resource: str, device_ids: frozenset[str]) -> tuple[str, str, str] | None:
+        """Namespace, pod and container that hold exactly these ids; None where it does not say."""
+        ...
+
+
+class CdiDirectory(Protocol):
+    async def write(self, pod_uid: str, name: str, content: bytes) -> None:
+        """Puts a specification in place as a whole. Raises HostFilesError (Transient)."""
+        ...
+
+    async def remove_pod(self, pod_uid: str) -> None: ...
+
+    async def owners(self) -> frozenset[str]:
+        """UIDs of the pods that have specifications."""
+        ...
+
+    async def nvidia_specs(self) -> Sequence[ForeignSpec]: ...
+
+
+class HostFiles(Protocol):
+    """Raises HostFilesError (Transient)."""
+
+    async def state(self) -> HostState: ...
+
+    async def prepare_container(self, pod_uid: str, container: str) -> None:
+        """Makes the container's folder; what is in it stays."""
+        ...
+
+    async def remove_pod(self, pod_uid: str) -> None: ...
+
+    async def owners(self) -> frozenset[str]: ...
+
+
+class OwnCheckpoint(Protocol):
+    async def write(self, book: HandedOut) -> None:
+        """Raises HostFilesError (Transient)."""
+        ...
+
+
+class DeviceLibrary(Protocol):
+    """Cards of this machine. Raises DriverError."""
+
+    async def facts(self) -> Sequence[CardFacts]: ...
+
+    async def probe(self, uuid: str) -> str:
+        """Asks a card a few things; what went wrong, or empty."""
+        ...
+
+
+class EventSink(Protocol):
+    """Takes events for the bus. Never waits and never fails: what cannot be kept is counted by the sink."""
+
+    def publish(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None: ...
+
+
+class PodWriter(Protocol):
+    """Writes the outcome of a hand-over on the pod, again and again until it holds."""
+
+    def want(self, pod: kube.Pod, annotations: Mapping[str, str]) -> None: ...
+
+
+class InventoryView(Protocol):
+    @property
+    def inventory(self) -> Inventory: ...
