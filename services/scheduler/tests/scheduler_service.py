@@ -141,3 +141,13 @@ async def eventually(holds: Callable[[], Awaitable[bool]] | Callable[[], bool]) 
         if found if isinstance(found, bool) else await found:
             return
         await asyncio.sleep(0.02)
+
+
+def series(text: str, name: str, **labels: str) -> float | None:
+    """The value of one series of an exposition; None where it is not there."""
+    for line in text.splitlines():
+        if line.startswith((f"{name} ", f"{name}{{")) and all(
+            f'{key}="{value}"' in line for key, value in labels.items()
+        ):
+            return float(line.rpartition(" ")[2])
+    return None

@@ -42,7 +42,9 @@ class Bookkeeper:
         metrics: SchedulerMetrics,
         clock: Clock,
         new_allocation_id: Callable[[], AllocationId],
+        pod_of: Callable[[str], kube.Pod | None],
     ) -> None:
+        """`pod_of`: the live pod of a UID, as last seen."""
         self.ledger = ledger
         self.rejected = rejected
         """Pods that the last filter call found no node for, by UID."""
@@ -59,6 +61,7 @@ class Bookkeeper:
         self._metrics = metrics
         self._clock = clock
         self._new_allocation_id = new_allocation_id
+        self._pod_of = pod_of
 
     # ---- terms -------------------------------------------------------------------------------------------------
 
@@ -156,7 +159,8 @@ class Bookkeeper:
             now = answer.reservation
             if now is None or (now.node, now.slots) != (earlier.node, earlier.slots):
                 self._alarm.capacity_grew("superseded", watched=False)
-                self._strip_if_written(pod)
+            if now is None:
+                self._strip_if_written(pod.uid)
 
     def reserve_on(self, pod: kube.Pod, node: str) -> FilterAnswer:
         """Decides anew for one node: a bind found no reservation there."""
@@ -218,8 +222,6 @@ class Bookkeeper:
         if change.stale_annotations:
             self._chores.strip_allocation(pod)
         self._tell_expiry(change)
-        if change.expired is not None:
-            self._strip_if_written(pod)
 
     def _tell_found_bound(self, pod: kube.Pod, bound: BoundPod) -> None:
         holding = holdings.read(pod, self.ledger.config)
@@ -252,9 +254,12 @@ class Bookkeeper:
         self._publish(self._announcements.expired(reservation, cause, self._clock.now(), reason))
         log.info("reservation-expired", pod=f"{reservation.namespace}/{reservation.name}", cause=cause, reason=reason)
         self._alarm.capacity_grew(f"reservation-{cause}", watched=False)
+        self._strip_if_written(reservation.uid)
 
-    def _strip_if_written(self, pod: kube.Pod) -> None:
-        if not pod.assigned_node and holdings.written_keys(pod, self.ledger.config):
+    def _strip_if_written(self, uid: str) -> None:
+        """Where `annotate_at=filter`, or HAMi, wrote the reservation to its pod. What is not seen yet follows later."""
+        pod = self._pod_of(uid)
+        if pod is not None and not pod.assigned_node and holdings.written_keys(pod, self.ledger.config):
             self._chores.strip_allocation(pod)
 
     def _publish(self, event: events.Event | None) -> None:

@@ -100,6 +100,8 @@ class UpkeepSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which metrics there are."""
 
+    per_card: bool = True
+    """Series for every card. A scrape of tens of thousands of cards takes seconds: turn it off there."""
     hami_names: bool = False
     """Adds the metrics under the names that HAMi gives them, for existing dashboards."""
 

@@ -30,6 +30,7 @@ from hami_model.requests import Policies
 from prometheus_client import CollectorRegistry
 
 from hami_scheduler.adapters.binder import Binder
+from hami_scheduler.adapters.catch_up import CatchUp
 from hami_scheduler.adapters.chores import ChoreList
 from hami_scheduler.adapters.early_annotations import EarlyAnnotations
 from hami_scheduler.adapters.event_streams import scheduler_streams
@@ -37,6 +38,8 @@ from hami_scheduler.adapters.http_extender import ExtenderEndpoint
 from hami_scheduler.adapters.informers import Informers
 from hami_scheduler.adapters.node_locks import NodeLocks
 from hami_scheduler.adapters.node_news import NodeNews
+from hami_scheduler.adapters.query_server import QueryServer
+from hami_scheduler.adapters.roles import Roles
 from hami_scheduler.adapters.term import SoleLeader, Term
 from hami_scheduler.adapters.upkeep import Upkeep
 from hami_scheduler.adapters.waker import Waker
@@ -47,6 +50,7 @@ from hami_scheduler.core.ledger import Ledger
 from hami_scheduler.core.waking import RejectedPod
 from hami_scheduler.metrics import SchedulerMetrics
 from hami_scheduler.ports import Leadership
+from hami_scheduler.state_metrics import HamiNamesCollector, LedgerCollector
 
 WRONG_USE = 2
 
@@ -118,14 +122,16 @@ async def build(settings: SchedulerSettings, stack: AsyncExitStack) -> Sequence[
         name="scheduler",
         metrics=chassis_metrics,
         streams=scheduler_streams(settings.events.streams, prefix=prefix),
+        on_overflow=lambda _dropped: _asked(catch_up),
     )
     recorder = EventRecorder(
         client, component=settings.events.component, instance=instance, metrics=chassis_metrics, clock=clock
     )
+    announcements = Announcements(events.source("scheduler", instance))
     bookkeeper = Bookkeeper(
         ledger,
         rejected=rejected,
-        announcements=Announcements(events.source("scheduler", instance)),
+        announcements=announcements,
         sink=bus,
         prefix=prefix,
         board=recorder,
@@ -134,18 +140,28 @@ async def build(settings: SchedulerSettings, stack: AsyncExitStack) -> Sequence[
         metrics=metrics,
         clock=clock,
         new_allocation_id=lambda: _new_allocation_id(clock),
+        pod_of=lambda uid: informers.pods.get(uid),  # noqa: PLW0108  # the informers are built later
     )
     locks = NodeLocks(client, ledger, chores, clock=clock)
     informers = Informers(client, bookkeeper, locks, metrics=chassis_metrics, clock=clock)
     NodeNews(bookkeeper, locks).listen(bus, instance=instance, prefix=prefix)
+    catch_up = CatchUp(bus, bookkeeper, announcements, pod_of=informers.pods.get, prefix=prefix, clock=clock)
+    query_server = QueryServer(bookkeeper, settings=settings.bus, prefix=prefix, find_pod=informers.find_pod)
     term = Term(
         bookkeeper,
         informers,
         wait_seconds=settings.election.lease.lease_seconds + settings.bind.timeout_seconds,
         metrics=metrics,
         clock=clock,
-        on_begun=lambda: None,
+        listeners=(
+            Roles(client, settings.election, chores).term_changed,
+            catch_up.term_changed,
+            query_server.term_changed,
+        ),
     )
+    registry.register(LedgerCollector(ledger, lambda: len(rejected), per_card=settings.metrics.per_card))
+    if settings.metrics.hami_names:
+        registry.register(HamiNamesCollector(ledger, informers.pods.values))
     election: list[RootTask] = []
     leadership: Leadership = SoleLeader()
     if settings.election.enabled:
@@ -208,6 +224,8 @@ async def build(settings: SchedulerSettings, stack: AsyncExitStack) -> Sequence[
         RootTask("waker", waker.run),
         RootTask("upkeep", upkeep.run),
         RootTask("chores", chores.run),
+        RootTask("catch-up", catch_up.run),
+        RootTask("queries", query_server.run),
         RootTask("pods", informers.pods.run, Stage.SOURCES),
         RootTask("nodes", informers.nodes.run, Stage.SOURCES),
         RootTask("quotas", informers.quotas.run, Stage.SOURCES),
@@ -215,6 +233,10 @@ async def build(settings: SchedulerSettings, stack: AsyncExitStack) -> Sequence[
         RootTask("bus", bus.run, Stage.OUTBOX),
         RootTask("observation", observation.run, Stage.OBSERVATION),
     ]
+
+
+async def _asked(catch_up: CatchUp) -> None:
+    catch_up.request()
 
 
 def _new_allocation_id(clock: Clock) -> AllocationId:

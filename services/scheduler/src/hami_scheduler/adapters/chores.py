@@ -54,14 +54,11 @@ class ChoreList:
     # ---- what can be asked for ---------------------------------------------------------------------------------
 
     def strip_allocation(self, pod: kube.Pod) -> None:
-        """Removes the allocation from an unbound pod, in exactly the version that was seen."""
+        """Removes the allocation from an unbound pod, in the version that was seen (in any, where none is named)."""
         gone: dict[str, str | None] = dict.fromkeys(holdings.written_keys(pod, self._config))
-        metadata = {
-            "uid": pod.uid,
-            "resourceVersion": pod.metadata.resource_version,
-            "annotations": gone,
-            "labels": {keys.ASSIGNED_NODE: None},
-        }
+        metadata = {"uid": pod.uid, "annotations": gone, "labels": {keys.ASSIGNED_NODE: None}}
+        if pod.metadata.resource_version:
+            metadata["resourceVersion"] = pod.metadata.resource_version
         self.add("strip", pod.uid, lambda: self._patch_pod(pod, metadata))
 
     def label_bound(self, pod: kube.Pod) -> None:

@@ -56,6 +56,13 @@ class Informers:
         """Whether all three have been listed completely."""
         return all(informer.synced.is_set() for informer in (self.pods, self.nodes, self.quotas))
 
+    def find_pod(self, namespace: str, name: str) -> kube.Pod | None:
+        """The live pod of that name."""
+        return next(
+            (pod for pod in self.pods.values() if (pod.metadata.namespace, pod.metadata.name) == (namespace, name)),
+            None,
+        )
+
     async def resync(self) -> None:
         """Returns when consistent lists that began after this call have been delivered."""
         await asyncio.gather(self.pods.resync(), self.nodes.resync(), self.quotas.resync())

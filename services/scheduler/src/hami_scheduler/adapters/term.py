@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hami_chassis.clock import Clock
 from hami_chassis.kube.leader import Leadership as Won
@@ -34,15 +34,18 @@ class Term:
         wait_seconds: float,
         metrics: SchedulerMetrics,
         clock: Clock,
-        on_begun: Callable[[], None],
+        listeners: Sequence[Callable[[bool], None]],
     ) -> None:
-        """`wait_seconds`: how long an earlier leader's Bindings may still arrive after its lease was won from it."""
+        """`wait_seconds`: how long an earlier leader's Bindings may still arrive after its lease was won from it.
+
+        `listeners` are told when this process is in charge, and when not any more.
+        """
         self._bookkeeper = bookkeeper
         self._informers = informers
         self._wait_seconds = wait_seconds
         self._metrics = metrics
         self._clock = clock
-        self._on_begun = on_begun
+        self._listeners = listeners
         self._won: Won | None = None
         self._number = 0
         self._changed = asyncio.Event()
@@ -58,7 +61,7 @@ class Term:
         self._number += 1
         self._won = None
         self._bookkeeper.end_term()
-        self._metrics.in_charge.set(0)
+        self._tell(False)
         self._changed.set()
 
     async def run(self) -> None:
@@ -88,8 +91,12 @@ class Term:
         self._bookkeeper.begin_term(self._informers.pods.values())
         for node in list(self._informers.nodes.values()):
             self._bookkeeper.node_seen(node)
-        self._metrics.in_charge.set(1)
-        self._on_begun()
+        self._tell(True)
+
+    def _tell(self, in_charge: bool) -> None:
+        self._metrics.in_charge.set(int(in_charge))
+        for listener in self._listeners:
+            listener(in_charge)
 
 
 class SoleLeader:
