@@ -4,15 +4,15 @@
 //! enough pass. So cards are only counted; the walk is left to the node that wins, and to later asks. Both must
 //! always agree.
 
-use crate::ask::CardConstraint;
 use crate::card::ScannedCard;
-use crate::check::{failed_checks, KindNeed, CHECK_COUNT};
+use crate::check::{failed_checks, KindNeed};
 use crate::demand::Demand;
-use crate::node::Node;
 use crate::reason::Reason;
 use crate::tally::Tally;
 
 /// Whether enough cards of a node pass. `admits_id` is asked by position in the inventory.
+///
+/// The tally of a node that fails says whether the ask never fits there.
 #[inline]
 pub(crate) fn count_fitting(
     cards: &[ScannedCard],
@@ -20,48 +20,34 @@ pub(crate) fn count_fitting(
     needs: &[KindNeed],
     admits_id: impl Fn(usize) -> bool,
 ) -> Result<(), Tally> {
-    // Cards by first failed check; behind the checks, those that passed.
-    let mut counts = [0u16; CHECK_COUNT + 1];
-    let mut candidates = 0;
+    let mut tally = Tally { container: demand.container, ..Tally::EMPTY };
     let mut partitioned = false;
+    let mut passed: u32 = 0;
+    let mut passed_when_empty: u32 = 0;
     for (position, card) in cards.iter().enumerate() {
         let need = &needs[usize::from(card.kind)];
         if !need.candidate {
             continue;
         }
-        candidates += 1;
+        let admitted = admits_id(position);
+        let failed = failed_checks(*card, need, admitted);
+        if failed == 0 {
+            passed += 1;
+            if passed == demand.count {
+                return Ok(());
+            }
+        } else {
+            tally.count(failed);
+        }
+        tally.cards += 1;
         partitioned |= need.is_partitioned();
-        let failed = failed_checks(*card, need, admits_id(position)) | 1 << CHECK_COUNT;
-        counts[failed.trailing_zeros() as usize] += 1;
+        passed_when_empty += u32::from(need.fits_empty & admitted);
     }
-    let passed = counts[CHECK_COUNT];
-    if demand.count > u32::from(candidates) && !(demand.accepts_partitioned && partitioned) {
-        return Err(Tally::bare(Reason::NodeInsufficientDevice, demand.container));
+    if demand.count > u32::from(tally.cards) && !(demand.accepts_partitioned && partitioned) {
+        tally = Tally::bare(Reason::NodeInsufficientDevice, demand.container);
+    } else {
+        tally.collected = passed as u16;
     }
-    if u32::from(passed) >= demand.count {
-        return Ok(());
-    }
-    let mut tally =
-        Tally { container: demand.container, cards: candidates, collected: passed, ..Tally::EMPTY };
-    tally.by_check.copy_from_slice(&counts[..CHECK_COUNT]);
+    tally.never = passed_when_empty < demand.count;
     Err(tally)
-}
-
-/// Whether enough cards of the node would pass were it empty, healthy and uncordoned.
-pub(crate) fn counts_when_empty(
-    cards: &[ScannedCard],
-    node: &Node,
-    demand: &Demand,
-    needs: &[KindNeed],
-    id_rules: Option<&CardConstraint>,
-) -> bool {
-    let passed = cards
-        .iter()
-        .enumerate()
-        .filter(|(position, card)| {
-            needs[usize::from(card.kind)].fits_empty
-                && id_rules.is_none_or(|rules| rules.admits_id(node.id_at(*position)))
-        })
-        .count();
-    passed >= demand.count as usize
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::ask::PodAsk;
 use crate::card::CardKinds;
-use crate::count::{count_fitting, counts_when_empty};
+use crate::count::count_fitting;
 use crate::decision::{Decision, PlacedShare};
 use crate::demand::{Demand, Demands};
 use crate::node::Nodes;
@@ -37,8 +37,8 @@ pub(crate) struct Search {
     searches: u32,
     /// Counting tells whether the first ask fits.
     counts_first: bool,
-    /// Counting tells whether the pod fits on the empty node.
-    counts_empty: bool,
+    /// There is no other ask.
+    counts_all: bool,
 }
 
 impl Clone for Search {
@@ -53,8 +53,8 @@ impl Search {
     pub(crate) fn prepare(&mut self, pod: &PodAsk, kinds: &CardKinds, quotas: &Quotas) {
         self.demands.prepare(pod, kinds, quotas);
         let countable = !pod.numa_bind && self.demands.unwalkable.is_none();
-        self.counts_empty = countable && self.demands.list.len() == 1;
         self.counts_first = countable && self.demands.quota_cannot_bind_first();
+        self.counts_all = self.counts_first && self.demands.list.len() == 1;
     }
 
     /// Before names change: a kept decision must not hold the old ones.
@@ -68,7 +68,7 @@ impl Search {
     fn fits(&mut self, nodes: &Nodes, place: u32, pod: &PodAsk) -> Result<(), Tally> {
         if self.counts_first {
             self.count_first(nodes, place, pod)?;
-            if self.demands.list.len() == 1 {
+            if self.counts_all {
                 return Ok(());
             }
         }
@@ -90,13 +90,7 @@ impl Search {
 
     /// Whether the prepared pod would not fit on a node were it empty, healthy and uncordoned.
     pub(crate) fn never_fits(&mut self, nodes: &Nodes, place: u32, pod: &PodAsk) -> bool {
-        let node = &nodes[place];
-        if !self.counts_empty {
-            return self.walk.fit(node, pod, &mut self.demands, Base::Empty, &mut Nobody).is_err();
-        }
-        let demand = &self.demands.list[0];
-        let cards = nodes.scanned_cards(nodes.scanned()[place as usize]);
-        !counts_when_empty(cards, node, demand, self.demands.needs(demand), demand.id_rules(pod))
+        self.walk.fit(&nodes[place], pod, &mut self.demands, Base::Empty, &mut Nobody).is_err()
     }
 
     /// Asks every candidate about the prepared pod.
@@ -145,7 +139,7 @@ impl Search {
         decision.end();
         if let Some(place) = decision.winner() {
             self.take(decision, nodes, place, pod);
-        } else {
+        } else if !self.counts_all {
             decision.judge_never(|place| self.never_fits(nodes, place, pod));
         }
     }
