@@ -8,6 +8,7 @@ UV_VERSION := 0.13.9
 MEMBERS := libs/hami-model libs/hami-chassis libs/kubelet-api libs/hami-sim services/scheduler services/webhook services/node-agent services/monitor
 VECTORS ?= tests/data/vectors
 OUT ?= out/conformance
+STATE ?= .hami-sim
 
 export UV_PYTHON_DOWNLOADS := never
 
@@ -71,6 +72,14 @@ libvgpu: ## Build the isolation library, the simulated driver and the workloads 
 .PHONY: kubernetes
 kubernetes: setup ## Find or build the programs of the local control plane (minutes the first time, cached outside the tree)
 	$(BIN)/python -m hami_sim.binaries
+
+.PHONY: up
+up: setup libvgpu ## Start the local cluster, detached, with the sample pods; print its nodes, cards and pods
+	@$(BIN)/hami-sim up --samples --state $(STATE)
+
+.PHONY: down
+down: | $(BIN)/uv ## End the local cluster; nothing of it is left
+	@$(BIN)/hami-sim down --state $(STATE)
 
 .PHONY: conformance
 conformance: setup ## Run the golden vectors in VECTORS through the services' code; answers go to OUT

@@ -36,15 +36,16 @@ async def apply_samples(
     _, said = await process.communicate()
     if process.returncode != 0:
         raise ClusterError(f"the sample pods are refused: {said.decode(errors='replace').strip()}")
+    count = expected_count(folder, controllers=cluster.record.profile.controllers)
     progress("waiting until every sample is as it should be")
     async with cluster.client() as client:
-        missing = await wait_for_samples(client, expected_count(folder), namespace)
+        missing = await wait_for_samples(client, count, namespace)
     if missing is not None:
         raise ClusterError(f"after {TIMEOUT_SECONDS:.0f} s {missing}")
 
 
-def expected_count(folder: Path) -> int:
-    """How many pods the manifests make."""
+def expected_count(folder: Path, *, controllers: bool) -> int:
+    """How many pods the manifests make; without controllers nobody makes those of a Deployment."""
     documents: list[JsonObject] = [
         document
         for file in sorted(folder.glob("*.yaml"))
@@ -52,7 +53,7 @@ def expected_count(folder: Path) -> int:
         if document
     ]
     deployed = [int(document["spec"].get("replicas", 1)) for document in documents if document["kind"] == "Deployment"]
-    return sum(deployed) + sum(1 for document in documents if document["kind"] == "Pod")
+    return sum(deployed) * controllers + sum(1 for document in documents if document["kind"] == "Pod")
 
 
 async def wait_for_samples(client: RestClient, count: int, namespace: str) -> str | None:
