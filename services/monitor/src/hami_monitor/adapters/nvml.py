@@ -1,0 +1,148 @@
+"""The cards of the node, by NVML. A query that fails costs its own value and nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import pynvml
+
+from hami_monitor.core.host import HostCard, HostProcess, HostReading
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+_NO_FAILURE: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NOT_FOUND)
+"""What the card does not have, and that no process ran."""
+
+Found = TypeVar("Found")
+
+
+class _Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What does not change while the driver is loaded, remembered for a card that stops answering."""
+
+    id: str
+    model: str
+    memory_total_bytes: int | None
+
+
+class NvmlHost:
+    """A HostSource. Not to be called from two threads at once."""
+
+    def __init__(self, driver_library_folder: str = "") -> None:
+        self._folder = driver_library_folder
+        self._library: ctypes.CDLL | None = None
+        self._is_open = False
+        self._identities: dict[int, _Identity] = {}
+        self._last_seen_us: dict[str, int] = {}
+        self._failures: Counter[str] = Counter()
+
+    def read(self) -> HostReading:
+        """Takes as long as the driver does."""
+        self._failures = Counter()
+        try:
+            self._open()
+            count = pynvml.nvmlDeviceGetCount()
+        except (pynvml.NVMLError, OSError) as error:
+            self.close()
+            return HostReading(problem=f"{LIBRARY}: {error}")
+        cards = [card for index in range(count) if (card := self._card(index)) is not None]
+        return HostReading(cards=tuple(cards), failures=dict(self._failures))
+
+    def close(self) -> None:
+        """Lets the driver go; the next reading opens it anew."""
+        if self._is_open:
+            self._is_open = False
+            self._ask("shutdown", pynvml.nvmlShutdown)
+
+    def _open(self) -> None:
+        if self._is_open:
+            return
+        if self._folder and self._library is None:
+            # The loader answers later requests for this name with what is already loaded under it.
+            self._library = ctypes.CDLL(str(Path(self._folder) / LIBRARY), mode=ctypes.RTLD_GLOBAL)
+        pynvml.nvmlInit()
+        self._is_open = True
+
+    def _card(self, index: int) -> HostCard | None:
+        """None for a card that has never told who it is."""
+        handle = self._ask("handle", lambda: pynvml.nvmlDeviceGetHandleByIndex(index))
+        if handle is None:
+            known = self._identities.get(index)
+            return None if known is None else _silent(index, known)
+        card_id = self._ask("uuid", lambda: _text(pynvml.nvmlDeviceGetUUID(handle)))
+        if card_id is None:
+            known = self._identities.get(index)
+            return None if known is None else _silent(index, known)
+        memory = self._ask("memory", lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
+        utilisation = self._ask("utilisation", lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
+        known = self._identities.get(index)
+        total = int(memory.total) if memory is not None else known.memory_total_bytes if known is not None else None
+        model = self._ask("name", lambda: _text(pynvml.nvmlDeviceGetName(handle))) or ""
+        self._identities[index] = _Identity(id=card_id, model=model, memory_total_bytes=total)
+        return HostCard(
+            id=card_id,
+            index=index,
+            model=model,
+            memory_total_bytes=total,
+            memory_used_bytes=int(memory.used) if memory is not None else None,
+            utilisation_percent=int(utilisation.gpu) if utilisation is not None else None,
+            memory_controller_percent=int(utilisation.memory) if utilisation is not None else None,
+            temperature_celsius=self._ask(
+                "temperature", lambda: int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+            ),
+            power_milliwatts=self._ask("power", lambda: int(pynvml.nvmlDeviceGetPowerUsage(handle))),
+            processes=self._processes(handle, card_id),
+        )
+
+    def _processes(self, handle: object, card_id: str) -> tuple[HostProcess, ...] | None:
+        compute = self._ask("processes", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        if compute is None:
+            return None
+        graphics = self._ask("graphics-processes", lambda: pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)) or []
+        busy = self._busy(handle, card_id)
+        memory = {int(process.pid): process.usedGpuMemory for process in (*graphics, *compute)}
+        return tuple(
+            HostProcess(
+                pid=pid,
+                memory_used_bytes=None if used is None else int(used),
+                # Who is not among the samples of a card that has any was idle.
+                utilisation_percent=None if busy is None else busy.get(pid, 0),
+            )
+            for pid, used in sorted(memory.items())
+        )
+
+    def _busy(self, handle: object, card_id: str) -> dict[int, int] | None:
+        """Percent by pid since the last reading; None where the card does not tell processes apart."""
+        since = self._last_seen_us.get(card_id, 0)
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+        except pynvml.NVMLError_NotFound:
+            return {}
+        except pynvml.NVMLError as error:
+            self._count("process-utilisation", error)
+            return None
+        self._last_seen_us[card_id] = max((int(sample.timeStamp) for sample in samples), default=since)
+        return {int(sample.pid): int(sample.smUtil) for sample in samples}
+
+    def _ask(self, query: str, ask: Callable[[], Found]) -> Found | None:
+        try:
+            return ask()
+        except pynvml.NVMLError as error:
+            self._count(query, error)
+            return None
+
+    def _count(self, query: str, error: pynvml.NVMLError) -> None:
+        if error.value not in _NO_FAILURE:
+            self._failures[query] += 1
+
+
+def _silent(index: int, known: _Identity) -> HostCard:
+    return HostCard(id=known.id, index=index, model=known.model, memory_total_bytes=known.memory_total_bytes)
+
+
+def _text(answer: str | bytes) -> str:
+    """Older bindings answer with bytes."""
+    return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else answer

@@ -1,0 +1,87 @@
+"""Settings of the monitor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from hami_chassis.bus import BusSettings
+from hami_chassis.http import HttpSettings
+from hami_chassis.kube import KubeSettings
+from hami_chassis.log import LogSettings
+from hami_model.events import subjects
+from hami_model.events.streams import StreamSettings
+
+
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The node that is watched."""
+
+    name: str = ""
+    """Name of the Node object. Must be set."""
+    hook_path: str = "/usr/local"
+    """Folder under which the node-agent keeps `vgpu/containers`; the same as the node-agent's."""
+    driver_library_folder: str = ""
+    """Where libnvidia-ml.so.1 lies. Empty: the dynamic loader's own search."""
+    device_config_file: str = ""
+    """HAMi's device configuration (YAML). Empty: every family with its default resource names."""
+
+
+class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often is looked."""
+
+    period_seconds: float = 5.0
+    """Between two looks at all region files and cards; also between two usage events of a pod."""
+
+
+class MetricSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which names are served beside ours."""
+
+    hami_names: bool = False
+    """HAMi's names, for its dashboards. Their `_ratio` values are percentages."""
+    hami_legacy_names: bool = False
+    """The names that HAMi itself calls legacy. Needs `hami_names`."""
+
+
+class EventSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How usage events go out."""
+
+    enabled: bool = True
+    """Off: /metrics only."""
+    prefix: str = subjects.DEFAULT_PREFIX
+    """First part of every subject."""
+    streams: StreamSettings = StreamSettings()
+    """Limits of the streams; the same for all services."""
+
+
+class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set."""
+
+    log: LogSettings = LogSettings()
+    """What is logged."""
+    node: NodeSettings = NodeSettings()
+    """The node that is watched."""
+    sampling: SamplingSettings = SamplingSettings()
+    """How often is looked."""
+    metrics: MetricSettings = MetricSettings()
+    """Which names are served beside ours."""
+    observation: HttpSettings = HttpSettings(port=9394)
+    """Where /healthz, /readyz and /metrics are."""
+    kube: KubeSettings = KubeSettings()
+    """How the API server is reached for the node's pods."""
+    bus: BusSettings = BusSettings()
+    """How NATS is reached for events."""
+    events: EventSettings = EventSettings()
+    """How usage events go out."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """What is wrong across groups."""
+        if self.sampling.period_seconds < 0.1:
+            yield "sampling.period_seconds", "must be 0.1 or more"
+        if self.metrics.hami_legacy_names and not self.metrics.hami_names:
+            yield "metrics.hami_legacy_names", "needs metrics.hami_names"
+
+
+def serving_faults(settings: MonitorSettings) -> Iterator[str]:
+    """What is missing for serving, though not for other commands."""
+    if not settings.node.name:
+        yield "node.name must be set: the name of the Node whose containers are watched"

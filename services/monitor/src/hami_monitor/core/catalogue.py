@@ -1,0 +1,196 @@
+"""Every metric of the monitor, declared once: the exposition, `docs/metrics-monitor.md` and tests read this list."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+Names = Literal["ours", "hami", "hami-legacy"]
+
+
+class MetricSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"] = "gauge"
+    help: str
+    labels: tuple[str, ...] = ()
+    names: Names = "ours"
+    """Under which setting it is served."""
+
+
+SLICE: Final = ("node", "namespace", "pod", "container", "card")
+CARD: Final = ("node", "card", "index")
+
+# ---- ours: a slice --------------------------------------------------------------------------------------------------
+
+SLICE_MEMORY_PROMISED: Final = MetricSpec(
+    name="hami_slice_memory_promised_bytes",
+    help="Memory of the card that the container is promised; 0: none, though it uses the card.",
+    labels=SLICE,
+)
+SLICE_MEMORY_USED: Final = MetricSpec(
+    name="hami_slice_memory_used_bytes",
+    help="Memory that the container's processes hold on the card, as its library counts.",
+    labels=SLICE,
+)
+SLICE_MEMORY_LIMIT: Final = MetricSpec(
+    name="hami_slice_memory_limit_bytes",
+    help="Memory that the container's library lets it have; 0: no limit.",
+    labels=SLICE,
+)
+SLICE_MEMORY_PARTS: Final = MetricSpec(
+    name="hami_slice_memory_part_bytes",
+    help="Memory used, by what for: context, module, data.",
+    labels=(*SLICE, "part"),
+)
+SLICE_CORES_PROMISED: Final = MetricSpec(
+    name="hami_slice_cores_promised_ratio",
+    help="Share of the card's compute that the container is promised, 0 to 1; 0: what is free.",
+    labels=SLICE,
+)
+SLICE_CORES_USED: Final = MetricSpec(
+    name="hami_slice_cores_used_ratio",
+    help="Share of the card's compute that the container uses, 0 to 1; absent where nobody measures it.",
+    labels=SLICE,
+)
+SLICE_PROCESSES: Final = MetricSpec(
+    name="hami_slice_processes", help="Processes of the container that hold memory on the card.", labels=SLICE
+)
+SLICE_LAST_LAUNCH: Final = MetricSpec(
+    name="hami_slice_last_launch_seconds",
+    help="Time since the container last launched work on any of its cards.",
+    labels=SLICE,
+)
+
+# ---- ours: a whole card ---------------------------------------------------------------------------------------------
+
+CARD_INFO: Final = MetricSpec(
+    name="hami_card_info", help="1: the driver shows this card; its model.", labels=(*CARD, "model")
+)
+CARD_MEMORY: Final = MetricSpec(name="hami_card_memory_bytes", help="Memory that the card has.", labels=CARD)
+CARD_MEMORY_USED: Final = MetricSpec(
+    name="hami_card_memory_used_bytes", help="Memory in use on the card, by whomever.", labels=CARD
+)
+CARD_MEMORY_PROMISED: Final = MetricSpec(
+    name="hami_card_memory_promised_bytes", help="Memory of the card promised to live pods.", labels=CARD
+)
+CARD_CORES_PROMISED: Final = MetricSpec(
+    name="hami_card_cores_promised_ratio", help="Share of the card's compute promised to live pods.", labels=CARD
+)
+CARD_UTILISATION: Final = MetricSpec(
+    name="hami_card_utilisation_ratio", help="Part of the last moments in which the card computed, 0 to 1.", labels=CARD
+)
+CARD_MEMORY_CONTROLLER: Final = MetricSpec(
+    name="hami_card_memory_controller_utilisation_ratio",
+    help="Part of the last moments in which the card's memory was read or written, 0 to 1.",
+    labels=CARD,
+)
+CARD_TEMPERATURE: Final = MetricSpec(name="hami_card_temperature_celsius", help="Temperature of the card.", labels=CARD)
+CARD_POWER: Final = MetricSpec(name="hami_card_power_watts", help="Power that the card draws.", labels=CARD)
+CARD_PROCESSES: Final = MetricSpec(
+    name="hami_card_processes",
+    help="Processes with memory on the card, by whether they run in a pod (pod) or not (other).",
+    labels=(*CARD, "of"),
+)
+CARD_PODS: Final = MetricSpec(name="hami_card_pods", help="Live pods that hold slices of the card.", labels=CARD)
+
+# ---- ours: the monitor itself ---------------------------------------------------------------------------------------
+
+FOLDERS: Final = MetricSpec(
+    name="hami_monitor_folders",
+    help="Folders of containers by what was found: read, no-region (no card used yet), unreadable, unknown-pod, ended.",
+    labels=("state",),
+)
+DRIVER_UP: Final = MetricSpec(name="hami_monitor_driver_up", help="1 while the driver shows its cards to the monitor.")
+LAST_SAMPLE: Final = MetricSpec(
+    name="hami_monitor_last_sample_timestamp_seconds", help="When the values of this page were taken."
+)
+SAMPLE_SECONDS: Final = MetricSpec(
+    name="hami_monitor_sample_seconds",
+    kind="histogram",
+    help="Time to read all regions and join them with pods and cards.",
+)
+DRIVER_FAILURES: Final = MetricSpec(
+    name="hami_monitor_driver_failures_total",
+    kind="counter",
+    help="Queries that the driver failed to answer, by query; what a card does not support is not counted.",
+    labels=("query",),
+)
+IMPLAUSIBLE: Final = MetricSpec(
+    name="hami_monitor_implausible_values_total",
+    kind="counter",
+    help="Values in region files that cannot be, such as more memory than the card has; they are left out.",
+)
+
+# ---- HAMi's names ---------------------------------------------------------------------------------------------------
+
+_HOST: Final = ("node", "device_index", "device_uuid", "device_type", "zone")
+_VGPU: Final = ("namespace", "pod", "container", "vdevice_index", "device_uuid", "zone")
+_LEGACY_HOST: Final = ("nodeid", "deviceidx", "deviceuuid", "devicetype", "zone")
+_LEGACY_VGPU: Final = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid", "zone")
+
+
+def _hami(name: str, text: str, labels: tuple[str, ...]) -> MetricSpec:
+    return MetricSpec(name=name, help=text, labels=labels, names="hami")
+
+
+def _legacy(name: str, text: str, labels: tuple[str, ...]) -> MetricSpec:
+    return MetricSpec(name=name, help=text, labels=labels, names="hami-legacy")
+
+
+HAMI_HOST_MEMORY_USED: Final = _hami("hami_host_gpu_memory_used_bytes", "Memory in use on the card.", _HOST)
+HAMI_HOST_UTILISATION: Final = _hami("hami_host_gpu_utilization_ratio", "Utilisation of the card, 0 to 100.", _HOST)
+HAMI_HOST_MEMORY_CONTROLLER: Final = _hami(
+    "hami_host_gpu_memory_controller_utilization_ratio",
+    "Utilisation of the card's memory, 0 to 100. Without the node, as HAMi has it.",
+    _HOST[1:],
+)
+HAMI_MEMORY_USED: Final = _hami("hami_vgpu_memory_used_bytes", "Memory that the container holds on the card.", _VGPU)
+HAMI_MEMORY_LIMIT: Final = _hami("hami_vgpu_memory_limit_bytes", "Limit of that memory; 0: none.", _VGPU)
+HAMI_MEMORY: Final = _hami("hami_container_device_memory_bytes", "The same as hami_vgpu_memory_used_bytes.", _VGPU)
+HAMI_UTILISATION: Final = _hami(
+    "hami_container_device_utilization_ratio", "Sum over the container's processes, 0 to 100 each.", _VGPU
+)
+HAMI_LAST_KERNEL: Final = _hami(
+    "hami_container_last_kernel_elapsed_seconds", "Time since the container last launched work.", _VGPU
+)
+HAMI_CONTEXT: Final = _hami("hami_vgpu_memory_context_bytes", "Memory of contexts.", _VGPU)
+HAMI_MODULE: Final = _hami("hami_vgpu_memory_module_bytes", "Memory of modules.", _VGPU)
+HAMI_BUFFER: Final = _hami("hami_vgpu_memory_buffer_bytes", "Memory of the container's own buffers.", _VGPU)
+HAMI_MIG: Final = _hami(
+    "hami_mig_device_info",
+    "1: the container holds this MIG instance.",
+    (*_VGPU[:5], "mig_uuid", "profile", "gpu_instance_id", "compute_instance_id", "zone"),
+)
+HAMI_BUILD: Final = _hami(
+    "hami_build_info",
+    "1: which build answers.",
+    ("version", "revision", "build_date", "go_version", "compiler", "platform"),
+)
+LEGACY_HOST_MEMORY: Final = _legacy("HostGPUMemoryUsage", "As hami_host_gpu_memory_used_bytes.", _LEGACY_HOST)
+LEGACY_HOST_UTILISATION: Final = _legacy("HostCoreUtilization", "As hami_host_gpu_utilization_ratio.", _LEGACY_HOST)
+LEGACY_MEMORY_USED: Final = _legacy(
+    "vGPU_device_memory_usage_in_bytes", "As hami_vgpu_memory_used_bytes.", _LEGACY_VGPU
+)
+LEGACY_MEMORY_LIMIT: Final = _legacy(
+    "vGPU_device_memory_limit_in_bytes", "As hami_vgpu_memory_limit_bytes.", _LEGACY_VGPU
+)
+LEGACY_MEMORY: Final = _legacy(
+    "Device_memory_desc_of_container",
+    "As hami_vgpu_memory_used_bytes, with its parts in labels: every change makes a new series.",
+    (*_LEGACY_VGPU[:5], "context", "module", "data", "offset", "zone"),
+)
+LEGACY_UTILISATION: Final = _legacy(
+    "Device_utilization_desc_of_container", "As hami_container_device_utilization_ratio.", _LEGACY_VGPU
+)
+LEGACY_LAST_KERNEL: Final = _legacy(
+    "Device_last_kernel_of_container", "As hami_container_last_kernel_elapsed_seconds.", _LEGACY_VGPU
+)
+LEGACY_MIG: Final = _legacy("MigInfo", "As hami_mig_device_info.", (*_LEGACY_VGPU[:5], "instanceid", "zone"))
+
+CATALOGUE: Final[tuple[MetricSpec, ...]] = tuple(
+    value for value in list(vars().values()) if isinstance(value, MetricSpec)
+)
+"""In the order of this file."""

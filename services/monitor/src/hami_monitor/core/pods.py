@@ -1,0 +1,67 @@
+"""Pods of the node, reduced to who they are and what they are promised."""
+
+from __future__ import annotations
+
+import msgspec
+from hami_model import allocations, kube, usage
+from hami_model.cards import ContainerKind, Slice, shapes
+from hami_model.device_config import DeviceConfig
+from hami_model.events.parts import PodRef
+from hami_model.ids import CardId
+
+
+class MonitoredContainer(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    kind: ContainerKind
+    has_ended: bool
+    """It is terminated now, and uses nothing, whatever its region file still says."""
+    slices: tuple[Slice, ...]
+
+
+class MonitoredPod(msgspec.Struct, frozen=True, kw_only=True):
+    ref: PodRef
+    resource_version: str
+    is_finished: bool
+    containers: tuple[MonitoredContainer, ...]
+    """In the order of slots: init containers first."""
+    promised: dict[CardId, usage.CardUsage]
+    """What the pod costs each card."""
+    labels: dict[str, str]
+    annotations: dict[str, str]
+
+    @property
+    def uid(self) -> str:
+        return self.ref.uid
+
+    @property
+    def holds_slices(self) -> bool:
+        return any(container.slices for container in self.containers)
+
+
+def monitored_pod(pod: kube.Pod, config: DeviceConfig) -> MonitoredPod:
+    """Never fails: of a malformed annotation what can be read counts, as in placement."""
+    found = shapes(pod)
+    slots: list[tuple[Slice, ...]] = [()] * len(found)
+    for settings in config.vendors:
+        read = allocations.read(pod, settings)
+        slots = [(*held, *more) for held, more in zip(slots, read.slots, strict=True)]
+    return MonitoredPod(
+        ref=PodRef(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.uid),
+        resource_version=pod.metadata.resource_version,
+        is_finished=pod.is_finished,
+        containers=tuple(
+            MonitoredContainer(name=shape.name, kind=shape.kind, has_ended=_has_ended(pod, shape.name), slices=slot)
+            for shape, slot in zip(found, slots, strict=True)
+        ),
+        promised=usage.effective(tuple(slots), found, init_done=pod.one_shot_init_done),
+        labels=pod.labels,
+        annotations=pod.annotations,
+    )
+
+
+def _has_ended(pod: kube.Pod, container: str) -> bool:
+    statuses = [*(pod.status.init_container_statuses or []), *(pod.status.container_statuses or [])]
+    return any(
+        status.name == container and status.state is not None and status.state.terminated is not None
+        for status in statuses
+    )

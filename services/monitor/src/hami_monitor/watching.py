@@ -1,0 +1,150 @@
+"""The two loops: the cards through the driver, and everything else once a period.
+
+The driver has a loop of its own, since a call into a sick driver may take minutes: regions and pods are told meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from hami_chassis.clock import Clock
+from hami_chassis.log import get_logger
+from hami_model import events
+
+from hami_monitor.core.announcements import usage_events
+from hami_monitor.core.container_folder import FolderOwner, FolderReading
+from hami_monitor.core.host import HostReading
+from hami_monitor.core.sample import Sample, take_sample
+from hami_monitor.metrics import MonitorMetrics
+from hami_monitor.ports import EventSink, HostSource, OwnerSource, PodSource, RegionSource
+
+log = get_logger("watching")
+
+_STALE_PERIODS = 3
+
+
+class HostWatch:
+    """Root task `run`. Keeps the last view of the cards."""
+
+    def __init__(self, source: HostSource, *, period_seconds: float, metrics: MonitorMetrics, clock: Clock) -> None:
+        self._source = source
+        self._period_seconds = period_seconds
+        self._metrics = metrics
+        self._clock = clock
+        self._last = HostReading(problem="the driver has not answered yet")
+        self._read_at: float | None = None
+        self._logged = ""
+        self.answered = asyncio.Event()
+
+    async def run(self) -> None:
+        while True:
+            self._take(await asyncio.to_thread(self._source.read))
+            await self._clock.sleep(self._period_seconds)
+
+    def latest(self) -> HostReading:
+        """A view that has grown old is none."""
+        if self._read_at is None:
+            return self._last
+        age = self._clock.monotonic() - self._read_at
+        if age > _STALE_PERIODS * self._period_seconds:
+            return HostReading(problem=f"the driver has not answered for {age:.0f} s")
+        return self._last
+
+    def _take(self, reading: HostReading) -> None:
+        self._last, self._read_at = reading, self._clock.monotonic()
+        for query, count in reading.failures.items():
+            self._metrics.driver_failures.labels(query).inc(count)
+        state = reading.problem or f"{len(reading.cards)} cards, failing queries: {sorted(reading.failures) or 'none'}"
+        if state != self._logged:
+            self._logged = state
+            (log.warning if reading.problem or reading.failures else log.info)("driver", state=state)
+        self.answered.set()
+
+
+class Sampler:
+    """Root task `run`. Keeps the last sample and announces each."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        period_seconds: float,
+        regions: RegionSource,
+        owners: OwnerSource,
+        pods: PodSource,
+        pods_known: asyncio.Event,
+        host: HostWatch,
+        sink: EventSink | None,
+        source: str,
+        prefix: str,
+        metrics: MonitorMetrics,
+        clock: Clock,
+    ) -> None:
+        self._node = node
+        self._period_seconds = period_seconds
+        self._regions = regions
+        self._owners = owners
+        self._pods = pods
+        self._pods_known = pods_known
+        self._host = host
+        self._sink = sink
+        self._source = source
+        self._prefix = prefix
+        self._metrics = metrics
+        self._clock = clock
+        self._problems: dict[FolderOwner, str] = {}
+        self.last: Sample | None = None
+
+    async def run(self) -> None:
+        await self._pods_known.wait()
+        await self._wait_for_driver()
+        while True:
+            await self.look()
+            await self._clock.sleep(self._period_seconds)
+
+    async def look(self) -> None:
+        """Takes one sample and announces it."""
+        host = self._host.latest()
+        pids = {process.pid for card in host.cards for process in card.processes or ()}
+        began = self._clock.monotonic()
+        folders, owners = await asyncio.to_thread(self._read, pids)
+        sample = take_sample(
+            node=self._node,
+            at_seconds=self._clock.now().timestamp(),
+            pods=self._pods.values(),
+            folders=folders,
+            host=host,
+            owners=owners,
+        )
+        self._metrics.sample_seconds.observe(self._clock.monotonic() - began)
+        self._metrics.implausible.inc(sample.implausible)
+        self._log_problems(folders)
+        self.last = sample
+        if self._sink is not None:
+            for event in usage_events(sample, source=self._source):
+                self._sink.publish(event.subject(self._prefix), events.encode(event), events.headers(event))
+
+    async def _wait_for_driver(self) -> None:
+        """A period at most: so the first sample has its cards, and a sick driver holds nothing up."""
+        waiters = [
+            asyncio.ensure_future(self._host.answered.wait()),
+            asyncio.ensure_future(self._clock.sleep(self._period_seconds)),
+        ]
+        try:
+            await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+            await asyncio.gather(*waiters, return_exceptions=True)
+
+    def _read(self, pids: set[int]) -> tuple[tuple[FolderReading, ...], dict[int, FolderOwner]]:
+        folders = self._regions.scan()
+        return folders, dict(self._owners.owners(pids, folders))
+
+    def _log_problems(self, folders: tuple[FolderReading, ...]) -> None:
+        """Each once, until it changes."""
+        problems = {folder.owner: folder.problem for folder in folders if folder.problem}
+        for owner, problem in problems.items():
+            if self._problems.get(owner) != problem:
+                log.warning("region-unreadable", pod_uid=owner.pod_uid, container=owner.container, problem=problem)
+        self._problems = problems
