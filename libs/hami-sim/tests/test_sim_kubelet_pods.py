@@ -736,9 +736,10 @@ async def test_logs_are_served(prefix_node):
         assert await get("?limitBytes=5") == (200, "one\nt")
         assert (await get("?timestamps=true"))[0] == 400
         assert (await get("?previous=true"))[0] == 404
-        following = asyncio.create_task(get("?follow=true&tailLines=1"))
-        (node.root / "go").touch()
-        assert await following == (200, "two\nthree\n")
+        async with session.get(path + "?follow=true&tailLines=1") as following:
+            assert await following.content.readline() == b"two\n"
+            (node.root / "go").touch()
+            assert await following.content.read() == b"three\n"
         async with session.get("/containerLogs/default/none/main") as response:
             assert response.status == 404
 

@@ -17,7 +17,7 @@ import msgspec
 
 from hami_sim.kubelet import shim
 from hami_sim.kubelet.launch import Launch
-from hami_sim.kubelet.shim_server import ShimServer
+from hami_sim.kubelet.shim_server import ShimServer, has_shim
 
 START_ERROR_CODE = 128
 _T = TypeVar("_T")
@@ -124,7 +124,7 @@ class ContainerProcesses:
         if not folder.exists():
             return []
         numbered = sorted(folder.iterdir(), key=lambda path: int(path.name))
-        return [ContainerProcess(path) for path in numbered if _has_shim(path)]
+        return [ContainerProcess(path) for path in numbered if has_shim(path)]
 
     def give_up_unstarted(self) -> None:
         """At the start of the stand-in: claim in its shim's place every start that an earlier life left half done.
@@ -148,7 +148,7 @@ class ContainerProcesses:
     async def start(
         self, pod_uid: str, container: str, attempt: int, launch: Launch, *, own_root: bool
     ) -> ContainerProcess:
-        """Returns once the process runs or is known not to: `end()` then says why."""
+        """Returns once the process runs or is known not to: `end()` then says why. Raises OSError."""
         folder = self._folder / pod_uid / container / str(attempt)
         folder.mkdir(parents=True)
         scratch = folder / "scratch"
@@ -162,7 +162,11 @@ class ContainerProcesses:
             "scratch": str(scratch) if own_root else "",
         }
         (folder / "spec.json").write_text(json.dumps(spec))
-        await self._shims.start_shim(folder)
+        try:
+            await self._shims.start_shim(folder)
+        except OSError:
+            shutil.rmtree(folder)
+            raise
         self._drop_old(pod_uid, container)
         return ContainerProcess(folder)
 
@@ -203,14 +207,6 @@ def _kill(pid: int, number: int) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         return
-
-
-def _has_shim(folder: Path) -> bool:
-    """An empty file is a claim of `give_up_unstarted`."""
-    try:
-        return (folder / "shim.json").stat().st_size > 0
-    except FileNotFoundError:
-        return False
 
 
 def _read(path: Path, kind: type[_T]) -> _T | None:

@@ -20,23 +20,13 @@ class ShimServer:
         self._pid = 0
 
     async def start_shim(self, folder: Path) -> None:
-        """Returns when the folder's shim has started its process, or has said why not."""
-        read_end, write_end = os.pipe()
-        try:
-            self._send(folder, write_end)
-        except OSError:
-            os.close(read_end)
-            raise
-        finally:
-            os.close(write_end)
-        loop = asyncio.get_running_loop()
-        told = asyncio.Event()
-        loop.add_reader(read_end, told.set)
-        try:
-            await told.wait()
-        finally:
-            loop.remove_reader(read_end)
-            os.close(read_end)
+        """Returns when the folder's shim has started its process, or has said why not. Raises OSError."""
+        if await self._ask(folder):
+            return
+        # The server died with the request in its hands.
+        self.close()
+        if not await self._ask(folder):
+            raise OSError(f"no shim came up for {folder}; its shim.log may say why")
 
     def close(self) -> None:
         """End the server, not its shims; a later start begins a new one."""
@@ -44,6 +34,23 @@ class ShimServer:
             self._channel.close()
             self._channel = None
             os.waitpid(self._pid, 0)
+
+    async def _ask(self, folder: Path) -> bool:
+        """False: nobody answered and there is no shim."""
+        read_end, write_end = os.pipe()
+        loop = asyncio.get_running_loop()
+        told = asyncio.Event()
+        loop.add_reader(read_end, told.set)
+        try:
+            try:
+                self._send(folder, write_end)
+            finally:
+                os.close(write_end)
+            await told.wait()
+            return bool(os.read(read_end, 1)) or has_shim(folder)
+        finally:
+            loop.remove_reader(read_end)
+            os.close(read_end)
 
     def _send(self, folder: Path, descriptor: int) -> None:
         message = [os.fsencode(folder)]
@@ -59,6 +66,14 @@ class ShimServer:
         with theirs:
             self._pid = _spawn_server(theirs.fileno())
         return ours
+
+
+def has_shim(folder: Path) -> bool:
+    """A shim took the folder. An empty file says that a stand-in gave the start up."""
+    try:
+        return (folder / "shim.json").stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def _spawn_server(channel: int) -> int:
