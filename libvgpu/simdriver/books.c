@@ -14,8 +14,9 @@
 #define BOOKS_MAGIC 0x53494d42u /* "SIMB" */
 #define BOOKS_VERSION 1u
 
-/* This library's descriptor of books.lock; see books.h for why it stays open. */
+/* This library's descriptor of the books.lock last opened; see books.h for why none is ever closed. */
 static int lock_file = -1;
+static char lock_directory[4096];
 
 uint64_t sim_now_ns(void) {
     struct timespec now;
@@ -79,8 +80,10 @@ struct sim_books *sim_books_open(const char *directory, char *reason, unsigned r
     if (mkdir(directory, 0777) == 0)
         (void)chmod(directory, 0777);
     int file = open_shared(directory, "books.bin");
-    if (lock_file < 0)
+    if (lock_file < 0 || strcmp(directory, lock_directory) != 0) {
         lock_file = open_shared(directory, "books.lock");
+        snprintf(lock_directory, sizeof lock_directory, "%s", directory);
+    }
     if (file < 0 || lock_file < 0) {
         snprintf(reason, reason_size, "cannot open the simulated driver's books in %s: %s", directory, strerror(errno));
         if (file >= 0)

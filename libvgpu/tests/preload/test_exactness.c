@@ -1,0 +1,217 @@
+/* Random calls in several processes, some of them killed: the region's accounts equal the driver's own books, for every
+ * process and every card, whenever nobody is in the middle of a call. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "reach.h"
+#include "sandbox.h"
+#include "vgpu/shm_layout.h"
+
+#define PROCESSES 6
+#define ROUNDS 25
+#define CALLS_A_ROUND 800 /* in each process: 120,000 in all */
+#define HOLDINGS 300
+#define KIB 1024ull
+#define LIMIT (64ull * 1024 * KIB)
+#define UNIT (2048ull * KIB) /* granularity of virtual memory management */
+
+/* ---- a process that allocates and frees at random, a round for every byte on its stdin ---- */
+
+enum kind { NOTHING, LINEAR, MANAGED, PITCHED, ASYNC, VMM_HANDLE, VMM_MAPPED };
+
+struct holding {
+    enum kind kind;
+    CUdeviceptr pointer;
+    CUmemGenericAllocationHandle handle;
+    uint64_t bytes;
+};
+
+static struct holding holdings[HOLDINGS];
+static CUcontext contexts[2]; /* of the two cards */
+static uint64_t state;
+
+static bool is_refusal(CUresult result) {
+    return CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY) && result != CUDA_SUCCESS;
+}
+
+static void make_mapped(struct holding *h, int card) {
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = card}};
+    h->bytes = UNIT * (1 + check_random(&state) % 3);
+    if (is_refusal(cuMemCreate(&h->handle, h->bytes, &prop, 0)))
+        return;
+    h->kind = VMM_HANDLE;
+    if (check_random(&state) % 2 == 0)
+        return;
+    CHECK_EQUAL(cuMemAddressReserve(&h->pointer, h->bytes, 0, 0, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemMap(h->pointer, h->bytes, 0, h->handle, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemRelease(h->handle), CUDA_SUCCESS); /* the usual way: mapped memory stays counted */
+    h->kind = VMM_MAPPED;
+}
+
+static void take(struct holding *h) {
+    size_t bytes = 1 + check_random(&state) % (600 * KIB), pitch = 0;
+    int card = (int)(check_random(&state) % 2);
+    enum kind kind = (enum kind)(1 + check_random(&state) % 5);
+    CUresult result = CUDA_SUCCESS;
+    cuCtxSetCurrent(contexts[card]);
+    switch (kind) {
+    case LINEAR:
+        result = cuMemAlloc_v2(&h->pointer, bytes);
+        break;
+    case MANAGED:
+        result = cuMemAllocManaged(&h->pointer, bytes, 1);
+        break;
+    case PITCHED:
+        result = cuMemAllocPitch_v2(&h->pointer, &pitch, 1 + bytes % 5000, 1 + bytes % 60, 4);
+        break;
+    case ASYNC:
+        result = cuMemAllocAsync(&h->pointer, bytes, NULL);
+        break;
+    default:
+        make_mapped(h, card);
+        return;
+    }
+    if (!is_refusal(result))
+        h->kind = kind;
+}
+
+static void give(struct holding *h) {
+    cuCtxSetCurrent(contexts[check_random(&state) % 2]); /* whichever is current, the right card is credited */
+    switch (h->kind) {
+    case NOTHING:
+        break;
+    case VMM_HANDLE:
+        CHECK_EQUAL(cuMemRelease(h->handle), CUDA_SUCCESS);
+        break;
+    case VMM_MAPPED:
+        CHECK_EQUAL(cuMemUnmap(h->pointer, h->bytes), CUDA_SUCCESS);
+        CHECK_EQUAL(cuMemAddressFree(h->pointer, h->bytes), CUDA_SUCCESS);
+        break;
+    default: /* either call frees either kind */
+        if (check_random(&state) % 2 == 0)
+            CHECK_EQUAL(cuMemFree_v2(h->pointer), CUDA_SUCCESS);
+        else
+            CHECK_EQUAL(cuMemFreeAsync(h->pointer, NULL), CUDA_SUCCESS);
+        break;
+    }
+    *h = (struct holding){.kind = NOTHING};
+}
+
+static int run_child(uint64_t seed) {
+    char command = 0;
+    state = seed * 7919 + 1;
+    CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
+    for (int card = 0; card < 2; card++)
+        CHECK_EQUAL(cuDevicePrimaryCtxRetain(&contexts[card], card), CUDA_SUCCESS);
+    printf("ready\n");
+    fflush(stdout);
+    while (read(STDIN_FILENO, &command, 1) == 1) {
+        for (int i = 0; i < CALLS_A_ROUND; i++) {
+            struct holding *h = &holdings[check_random(&state) % HOLDINGS];
+            if (h->kind == NOTHING)
+                take(h);
+            else
+                give(h);
+        }
+        printf("%s\n", check_failures == 0 ? "done" : "wrong");
+        fflush(stdout);
+    }
+    for (int i = 0; i < HOLDINGS; i++)
+        give(&holdings[i]);
+    return check_done();
+}
+
+/* ---- the test ---- */
+
+struct member {
+    struct sandbox_process process;
+    int input;
+};
+
+static struct member start_member(const struct sandbox *sandbox, unsigned seed) {
+    int ends[2];
+    char text[16];
+    struct member member;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        exit(1);
+    int saved = dup(STDIN_FILENO);
+    dup2(ends[0], STDIN_FILENO);
+    snprintf(text, sizeof text, "%u", seed);
+    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=64m", NULL};
+    const char *argv[] = {sandbox_self(), text, NULL};
+    member.process = sandbox_start(sandbox, true, environment, argv);
+    member.input = ends[1];
+    dup2(saved, STDIN_FILENO);
+    close(saved);
+    close(ends[0]);
+    CHECK(sandbox_await(&member.process, "ready\n"));
+    return member;
+}
+
+static void compare(const struct sandbox *sandbox, struct vg_region *region, const struct member *members) {
+    for (unsigned card = 0; card < 2; card++) {
+        uint64_t sum = 0;
+        for (int i = 0; i < PROCESSES; i++) {
+            uint64_t booked = sandbox_books_used(sandbox, card, members[i].process.pid), counted = 0;
+            for (int s = 0; s < VG_MAX_SLOTS; s++)
+                if (region->slots[s].pid == members[i].process.pid)
+                    counted += region->slots[s].used[card].total;
+            CHECK_EQUAL(counted, booked);
+            sum += booked;
+        }
+        CHECK_EQUAL(vg_extension_of(region)->sums[card].used, sum);
+        CHECK(sum <= LIMIT);
+    }
+}
+
+static void run_test(void) {
+    struct sandbox sandbox = sandbox_make();
+    struct member members[PROCESSES];
+    unsigned seed = 1;
+    uint64_t choice = 5;
+    for (int i = 0; i < PROCESSES; i++)
+        members[i] = start_member(&sandbox, seed++);
+    struct vg_region *region = sandbox_region(&sandbox);
+    for (int round = 0; round < ROUNDS && check_failures == 0; round++) {
+        for (int i = 0; i < PROCESSES; i++)
+            CHECK_EQUAL(write(members[i].input, "x", 1), 1);
+        for (int i = 0; i < PROCESSES; i++)
+            CHECK(sandbox_await(&members[i].process, "done\n"));
+        compare(&sandbox, region, members);
+        if (round % 3 != 2)
+            continue;
+        /* One dies holding much, perhaps within a call; who comes next finds its memory free. */
+        struct member *victim = &members[check_random(&choice) % PROCESSES];
+        CHECK_EQUAL(write(victim->input, "x", 1), 1);
+        usleep((useconds_t)(check_random(&choice) % 2000));
+        kill(victim->process.pid, SIGKILL);
+        sandbox_finish(&victim->process, NULL);
+        close(victim->input);
+        *victim = start_member(&sandbox, seed++);
+        compare(&sandbox, region, members);
+    }
+    for (int i = 0; i < PROCESSES; i++) {
+        char output[SANDBOX_OUTPUT];
+        close(members[i].input);
+        if (!CHECK_EQUAL(sandbox_finish(&members[i].process, output), 0))
+            fputs(output, stderr);
+    }
+    for (unsigned card = 0; card < 2; card++) {
+        CHECK_EQUAL(vg_extension_of(region)->sums[card].used, 0);
+        CHECK_EQUAL(sandbox_books_used(&sandbox, card, 0), 0);
+    }
+    for (int s = 0; s < VG_MAX_SLOTS; s++)
+        CHECK(region->slots[s].pid == 0 && region->slots[s].status == VG_SLOT_FREE);
+    sandbox_remove(&sandbox);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2)
+        return run_child((uint64_t)atoi(argv[1]));
+    run_test();
+    return check_done();
+}

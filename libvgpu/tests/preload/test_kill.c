@@ -1,0 +1,142 @@
+/* kill -9 at any moment gives the memory back, and never leaves a lock behind (cases CMM-08, CMM-09). */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "reach.h"
+#include "sandbox.h"
+#include "vgpu/shm_layout.h"
+
+#define MIB (1024ull * 1024ull)
+#define KILLS 150
+
+static void start_cuda(void) {
+    CUcontext context = NULL;
+    CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuCtxSetCurrent(context), CUDA_SUCCESS);
+}
+
+/* Attaches, allocates, frees and asks until it is killed. */
+static void run_busy(void) {
+    printf("running\n");
+    fflush(stdout);
+    start_cuda();
+    for (;;) {
+        CUdeviceptr pointers[8];
+        size_t free_bytes = 0, total = 0;
+        for (int i = 0; i < 8; i++)
+            if (cuMemAlloc_v2(&pointers[i], 10 * MIB) != CUDA_SUCCESS)
+                pointers[i] = 0;
+        (void)cuMemGetInfo_v2(&free_bytes, &total);
+        for (int i = 0; i < 8; i++)
+            (void)cuMemFree_v2(pointers[i]);
+    }
+}
+
+static struct sandbox_process start(const struct sandbox *sandbox, const char *what) {
+    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=1000m", NULL};
+    const char *argv[] = {sandbox_self(), what, NULL};
+    return sandbox_start(sandbox, true, environment, argv);
+}
+
+static int run_workload(const struct sandbox *sandbox, const char *mib, char *output) {
+    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=1000m", NULL};
+    const char *argv[] = {WORKLOAD, "alloc", "--mib", mib, NULL};
+    return sandbox_run(sandbox, true, environment, argv, output);
+}
+
+/* Holds 900 of 1000 MiB; refused 101 more beside it, granted 1000 after its death. */
+static void test_held_memory_comes_back(void) {
+    struct sandbox sandbox = sandbox_make();
+    char output[SANDBOX_OUTPUT];
+    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=1000m", NULL};
+    const char *argv[] = {WORKLOAD, "alloc", "--mib", "900", "--hold-until-signal", NULL};
+    struct sandbox_process holder = sandbox_start(&sandbox, true, environment, argv);
+    CHECK(sandbox_await(&holder, "allocated"));
+    CHECK_EQUAL(run_workload(&sandbox, "101", output), 4);
+    CHECK_EQUAL(run_workload(&sandbox, "100", output), 0);
+    kill(holder.pid, SIGKILL);
+    CHECK_EQUAL(sandbox_finish(&holder, NULL), -SIGKILL);
+    CHECK_EQUAL(run_workload(&sandbox, "1000", output), 0);
+    sandbox_remove(&sandbox);
+}
+
+/* A long-lived process gets the dead one's memory without anyone new coming. */
+static int run_survivor(void) {
+    CUdeviceptr pointer = 0;
+    char command = 0;
+    size_t free_bytes = 0, total = 0;
+    start_cuda();
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 100 * MIB), CUDA_SUCCESS);
+    printf("ready\n");
+    fflush(stdout);
+    CHECK_EQUAL(read(STDIN_FILENO, &command, 1), 1);
+    CHECK_EQUAL(cuMemGetInfo_v2(&free_bytes, &total), CUDA_SUCCESS);
+    CHECK_EQUAL(free_bytes, 900 * MIB);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 900 * MIB), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    return check_done();
+}
+
+static void test_survivor_gets_it(void) {
+    struct sandbox sandbox = sandbox_make();
+    char output[SANDBOX_OUTPUT];
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        exit(1);
+    int saved = dup(STDIN_FILENO);
+    dup2(ends[0], STDIN_FILENO);
+    struct sandbox_process survivor = start(&sandbox, "survivor");
+    dup2(saved, STDIN_FILENO);
+    CHECK(sandbox_await(&survivor, "ready\n"));
+    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=1000m", NULL};
+    const char *argv[] = {WORKLOAD, "alloc", "--mib", "800", "--hold-until-signal", NULL};
+    struct sandbox_process holder = sandbox_start(&sandbox, true, environment, argv);
+    CHECK(sandbox_await(&holder, "allocated"));
+    kill(holder.pid, SIGKILL);
+    CHECK_EQUAL(sandbox_finish(&holder, NULL), -SIGKILL);
+    CHECK_EQUAL(write(ends[1], "x", 1), 1);
+    if (!CHECK_EQUAL(sandbox_finish(&survivor, output), 0))
+        fputs(output, stderr);
+    close(ends[0]);
+    close(ends[1]);
+    close(saved);
+    sandbox_remove(&sandbox);
+}
+
+static void test_killed_anywhere(void) {
+    struct sandbox sandbox = sandbox_make();
+    uint64_t state = 3;
+    char output[SANDBOX_OUTPUT];
+    for (int i = 0; i < KILLS && check_failures == 0; i++) {
+        struct sandbox_process busy[2];
+        for (int b = 0; b < 2; b++) {
+            busy[b] = start(&sandbox, "busy");
+            CHECK(sandbox_await(&busy[b], "running\n"));
+        }
+        usleep((useconds_t)(check_random(&state) % 4000)); /* from before cuInit to the middle of a loop */
+        for (int b = 0; b < 2; b++)
+            kill(busy[b].pid, SIGKILL);
+        for (int b = 0; b < 2; b++)
+            CHECK_EQUAL(sandbox_finish(&busy[b], NULL), -SIGKILL);
+    }
+    CHECK_EQUAL(run_workload(&sandbox, "1000", output), 0);
+    struct vg_region *region = sandbox_region(&sandbox);
+    CHECK(region != NULL && vg_extension_of(region)->sums[0].used == 0);
+    sandbox_remove(&sandbox);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2) {
+        if (strcmp(argv[1], "busy") == 0)
+            run_busy();
+        return run_survivor();
+    }
+    test_held_memory_comes_back();
+    test_survivor_gets_it();
+    test_killed_anywhere();
+    return check_done();
+}
