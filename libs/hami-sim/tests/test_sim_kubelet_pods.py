@@ -714,6 +714,33 @@ async def test_a_status_is_written_when_the_api_server_is_back(prefix_node):
         await node.kube.until_phase("pod", "Succeeded")
 
 
+async def test_a_node_and_its_pods_are_ready_again_after_silence(prefix_node):
+    node = prefix_node
+    node.settings = msgspec.structs.replace(
+        node.settings, lease_duration_seconds=1, lease_renew_seconds=0.1, reconcile_seconds=0.0
+    )
+    status = node.kube.nodes
+
+    def node_ready() -> str:
+        return next(c["status"] for c in status["n1"]["status"]["conditions"] if c["type"] == "Ready")
+
+    def pod_ready() -> str:
+        conditions = node.kube.pods["pod"]["status"]["conditions"]
+        return next((c["status"] for c in conditions if c["type"] == "Ready"), "")
+
+    async with node.kubelet():
+        node.run(container(FOREVER))
+        await node.kube.until(lambda: pod_ready() == "True")
+        node.kube.away = True
+        await node.kube.until_called_in_vain(2)
+        for condition in [*status["n1"]["status"]["conditions"], *node.kube.pods["pod"]["status"]["conditions"]]:
+            condition["status"] = "Unknown" if condition["type"] == "Ready" else condition["status"]
+        node.kube.away = False
+        await node.kube.until(lambda: node_ready() == "True")
+        node.kube.touch("pod")
+        await node.kube.until(lambda: pod_ready() == "True")
+
+
 # ---- logs ----------------------------------------------------------------------------------------------------------
 
 

@@ -68,6 +68,7 @@ class MemoryKube:
         self.away = False
         """Every call fails as when the server does not answer."""
         self._changed = asyncio.Condition()
+        self._in_vain = asyncio.Semaphore(0)
 
     # ---- what users and the scheduler do ----
 
@@ -98,6 +99,15 @@ class MemoryKube:
             return
         pod["metadata"] |= {"deletionTimestamp": _now(), "deletionGracePeriodSeconds": grace}
         self._tell(pod)
+
+    def touch(self, name: str) -> None:
+        """An event of the pod as it is."""
+        self._tell(self.pods[name])
+
+    async def until_called_in_vain(self, times: int) -> None:
+        """Returns after that many calls while `away`."""
+        for _ in range(times):
+            await self._in_vain.acquire()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Returns when it is true after some change."""
@@ -184,6 +194,7 @@ class MemoryKube:
 
     def _answer(self) -> None:
         if self.away:
+            self._in_vain.release()
             raise Transient("the server does not answer")
 
     def _pod(self, name: str, uid: str) -> dict[str, Any]:

@@ -63,13 +63,21 @@ class NodeReporter:
     async def run_lease(self) -> None:
         """For ever."""
         await self.registered.wait()
+        renewed_at = self._clock.monotonic()
         while True:
             try:
                 await self._renew()
             except (Transient, Permanent) as error:
                 _log.warning("lease-not-renewed", node=self._settings.node_name, reason=str(error))
+                if isinstance(error, NotFound):
+                    self.registered.clear()
+                    self._changed.set()
                 await self._clock.sleep(_RETRY_SECONDS)
                 continue
+            now = self._clock.monotonic()
+            if now - renewed_at > self._settings.lease_duration_seconds / 2:
+                self._changed.set()  # the controller may have called the node not ready meanwhile
+            renewed_at = now
             await self._clock.sleep(self._settings.lease_renew_seconds)
 
     async def _write_status(self) -> None:

@@ -66,6 +66,7 @@ class PodWorker:
         self._ending = asyncio.Event()
         self._object_gone = False
         self._sent: dict[str, Any] | None = None
+        self._sent_at = 0.0
         self._finished = pod.is_terminal
 
     @property
@@ -88,6 +89,11 @@ class PodWorker:
     def update(self, pod: Pod) -> None:
         """A newer version of the object."""
         self._pod = pod
+        if self._sent and self._now() - self._sent_at > self._settings.reconcile_seconds:
+            # Others write it too: the node controller calls pods of a silent node not ready.
+            wanted = _ready(self._sent.get("conditions", []))
+            if _ready(pod.status.conditions) != wanted:
+                self._sent = None
         if pod.metadata.deletion_timestamp:
             self._ending.set()
         self._wake.set()
@@ -300,7 +306,7 @@ class PodWorker:
         except (Transient, Permanent) as error:
             _log.warning("pod-status-not-written", pod=self._pod.key, reason=str(error))
             return False
-        self._sent = status
+        self._sent, self._sent_at = status, self._now()
         self._pod = msgspec.structs.replace(
             self._pod,
             status=msgspec.structs.replace(
@@ -337,3 +343,7 @@ def _exit(end: ProcessEnd) -> Exit:
         return Exit(end.exit_code, end.started_at, end.finished_at, "StartError", end.fault)
     reason = "Completed" if end.exit_code == 0 else "Error"
     return Exit(end.exit_code, end.started_at, end.finished_at, reason, signal=end.signal)
+
+
+def _ready(conditions: list[dict[str, Any]]) -> str | None:
+    return next((c.get("status") for c in conditions if c.get("type") == "Ready"), None)

@@ -72,6 +72,9 @@ class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     status_resync_seconds: float = 300.0
     """How often the node's status is written without a change."""
 
+    reconcile_seconds: float = 5.0
+    """A pod's Ready condition that differs from ours this long after we wrote it is written again."""
+
     graceful_floor_seconds: float = 2.0
     """Grace for a pod that was deleted without any."""
 
