@@ -1,0 +1,473 @@
+/* What processes do to the library and it to them: environments, forks, exec, contexts, NVML, programs without CUDA. */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "reach.h"
+#include "sandbox.h"
+#include "vgpu/abi/nvml_fn.h"
+#include "vgpu/shm_layout.h"
+
+#define MIB (1024ull * 1024ull)
+#define CARD_0 "GPU-11111111-2222-3333-4444-000000000000"
+#define CARD_1 "GPU-11111111-2222-3333-4444-000000000001"
+
+static void use_device(int device) {
+    CUcontext context = NULL;
+    CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
+    CHECK_EQUAL(cuCtxSetCurrent(context), CUDA_SUCCESS);
+}
+
+static uint64_t seen_free(void) {
+    size_t free_bytes = 0, total = 0;
+    CHECK_EQUAL(cuMemGetInfo_v2(&free_bytes, &total), CUDA_SUCCESS);
+    return free_bytes;
+}
+
+/* ---- bodies: what the process under test does ---- */
+
+static void body_before_init(void) {
+    CUdeviceptr pointer = 0;
+    size_t bytes = 0;
+    int count = 0;
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 1), CUDA_ERROR_NOT_INITIALIZED);
+    CHECK_EQUAL(cuMemFree_v2(4096), CUDA_ERROR_NOT_INITIALIZED);
+    CHECK_EQUAL(cuMemGetInfo_v2(&bytes, &bytes), CUDA_ERROR_NOT_INITIALIZED);
+    CHECK_EQUAL(cuDeviceGetCount(&count), CUDA_ERROR_NOT_INITIALIZED);
+    CHECK_EQUAL(cuInit(1), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 1), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK_EQUAL(cuMemGetInfo_v2(&bytes, &bytes), CUDA_ERROR_INVALID_CONTEXT);
+}
+
+/* Outputs that are missing get the driver's answer (CMM-03), and so do sizes and pointers that make no sense. */
+static void body_bad_arguments(void) {
+    CUdeviceptr pointer = 0;
+    size_t pitch = 0;
+    use_device(0);
+    CHECK_EQUAL(cuMemAlloc_v2(NULL, 1), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 0), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(cuMemAllocManaged(&pointer, 1, 7), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(cuMemAllocPitch_v2(&pointer, &pitch, 0, 1, 4), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(cuMemAllocPitch_v2(&pointer, &pitch, SIZE_MAX, 2, 4), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQUAL(cuMemCreate(NULL, 1, NULL, 0), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(cuMemGetInfo_v2(NULL, NULL), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(cuDeviceTotalMem_v2(NULL, 0), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(cuMemFree_v2(0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemFree_v2(0xdead000), CUDA_ERROR_INVALID_VALUE); /* CMM-04 */
+    CHECK_EQUAL(seen_free(), 100 * MIB);
+}
+
+/* The driver refuses after the claim: the claim comes back (CMM-06). */
+static void body_driver_fails(void) {
+    CUdeviceptr pointer = 0;
+    use_device(0);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 50000 * MIB), CUDA_ERROR_OUT_OF_MEMORY); /* the card has 40,960 */
+    CHECK_EQUAL(seen_free(), 40960 * MIB);
+    CHECK_EQUAL(cuMemAllocAsync(&pointer, 50000 * MIB, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQUAL(seen_free(), 40960 * MIB);
+}
+
+static void body_managed_is_managed(void) {
+    CUdeviceptr pointer = 0;
+    unsigned managed = 0;
+    use_device(0);
+    CHECK_EQUAL(cuMemAllocManaged(&pointer, 1000, 1), CUDA_SUCCESS);
+    CHECK_EQUAL(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer), CUDA_SUCCESS);
+    CHECK_EQUAL(managed, 1); /* CMM-12 */
+    CHECK_EQUAL(cuMemFree_v2(pointer), CUDA_SUCCESS);
+}
+
+static void body_contexts(void) {
+    CUcontext context = NULL;
+    CUdeviceptr pointer = 0, other = 0;
+    use_device(0);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 10 * MIB), CUDA_SUCCESS);
+    CHECK_EQUAL(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemAlloc_v2(&other, 20 * MIB), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 70 * MIB);
+    CHECK_EQUAL(cuCtxDestroy_v2(context), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 90 * MIB);
+    CHECK_EQUAL(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS); /* still retained once */
+    CHECK_EQUAL(seen_free(), 90 * MIB);
+    CHECK_EQUAL(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
+    use_device(0);
+    CHECK_EQUAL(seen_free(), 100 * MIB);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 10 * MIB), CUDA_SUCCESS);
+    CHECK_EQUAL(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+    use_device(0);
+    CHECK_EQUAL(seen_free(), 100 * MIB);
+}
+
+/* CVM-01, CVM-02: charged to the card that is named, until the last reference and the last mapping are gone. */
+static void body_vmm(void) {
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}};
+    CUmemGenericAllocationHandle handle = 0, again = 0;
+    CUdeviceptr where = 0;
+    size_t bytes = 50 * MIB;
+    use_device(1);
+    CHECK_EQUAL(seen_free(), 100 * MIB);
+    use_device(0);
+    CHECK_EQUAL(cuMemCreate(&handle, bytes, &prop, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 100 * MIB);
+    use_device(1);
+    CHECK_EQUAL(seen_free(), 50 * MIB);
+    CHECK_EQUAL(cuMemAddressReserve(&where, 2 * bytes, 0, 0, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemMap(where, bytes, 0, handle, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemMap(where + bytes, bytes, 0, handle, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemRelease(handle), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 50 * MIB);
+    CHECK_EQUAL(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(where + 4096)), CUDA_SUCCESS);
+    CHECK(again == handle);
+    CHECK_EQUAL(cuMemUnmap(where, 2 * bytes), CUDA_SUCCESS); /* both mappings by one call */
+    CHECK_EQUAL(seen_free(), 50 * MIB);
+    CHECK_EQUAL(cuMemRelease(again), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 100 * MIB);
+    CHECK_EQUAL(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
+    prop.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
+    CHECK_EQUAL(cuMemCreate(&handle, bytes, &prop, 0), CUDA_ERROR_NOT_SUPPORTED); /* as the simulated driver says */
+    CHECK_EQUAL(seen_free(), 100 * MIB);
+}
+
+/* CPR-04: limit i is of card i of the container, whatever ordinal CUDA gives it. Card 0: 100 MiB, card 1: 200. */
+static void body_ordinals(void) {
+    int count = 0;
+    CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuDeviceGetCount(&count), CUDA_SUCCESS);
+    const char *wanted = getenv("VGPU_TEST_LIMITS");
+    for (int device = 0; device < count; device++) {
+        CUdeviceptr pointer = 0;
+        size_t total = 0;
+        uint64_t mib = strtoull(wanted, (char **)(uintptr_t)&wanted, 10);
+        wanted += *wanted == ',';
+        use_device(device);
+        CHECK_EQUAL(cuDeviceTotalMem_v2(&total, device), CUDA_SUCCESS);
+        CHECK_EQUAL(total, mib * MIB);
+        CHECK_EQUAL(cuMemAlloc_v2(&pointer, mib * MIB + 1), CUDA_ERROR_OUT_OF_MEMORY);
+        CHECK_EQUAL(cuMemAlloc_v2(&pointer, mib * MIB), CUDA_SUCCESS);
+        CHECK_EQUAL(seen_free(), 0);
+    }
+    CHECK_EQUAL(*wanted, '\0');
+}
+
+/* The child of a parent that started CUDA cannot use it (as with the real driver) and leaves the parent's account. */
+static void body_fork_after_init(void) {
+    CUdeviceptr pointer = 0;
+    int status = 0;
+    use_device(0);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 40 * MIB), CUDA_SUCCESS);
+    pid_t pid = fork();
+    if (pid == 0) {
+        CUdeviceptr mine = 0;
+        bool refused = cuMemAlloc_v2(&mine, 1) == CUDA_ERROR_NOT_INITIALIZED &&
+                       cuInit(0) == CUDA_ERROR_NOT_INITIALIZED && cuMemFree_v2(pointer) == CUDA_ERROR_NOT_INITIALIZED;
+        exit(refused ? 0 : 1); /* exit, not _exit: the handlers run in the child too */
+    }
+    waitpid(pid, &status, 0);
+    CHECK_EQUAL(status, 0);
+    CHECK_EQUAL(seen_free(), 60 * MIB);
+    CHECK_EQUAL(cuMemFree_v2(pointer), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 100 * MIB);
+}
+
+/* A program that becomes another keeps its pid; the driver frees its memory, and so do we. */
+static void body_exec(void) {
+    CUdeviceptr pointer = 0;
+    if (getenv("VGPU_TEST_EXECED") != NULL) {
+        use_device(0);
+        CHECK_EQUAL(seen_free(), 100 * MIB);
+        return;
+    }
+    use_device(0);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 90 * MIB), CUDA_SUCCESS);
+    setenv("VGPU_TEST_EXECED", "1", 1);
+    execl(sandbox_self(), sandbox_self(), "exec", NULL);
+    CHECK(!"exec failed");
+}
+
+/* Every way to launch marks the container active. */
+static void body_launch(void) {
+    CUmodule module = NULL;
+    CUfunction function = NULL;
+    CUlaunchConfig config = {1, 1, 1, 32, 1, 1, 0, NULL, NULL, 0};
+    use_device(0);
+    int file = open(getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"), O_RDWR | O_CLOEXEC);
+    CHECK_EQUAL(cuModuleLoadData(&module, "image"), CUDA_SUCCESS);
+    CHECK_EQUAL(cuModuleGetFunction(&function, module, "kernel"), CUDA_SUCCESS);
+    for (int way = 0; way < 4; way++) {
+        int32_t recent = 0;
+        uint64_t time = 0;
+        CHECK_EQUAL(pwrite(file, &recent, sizeof recent, offsetof(struct vg_region, recent_kernel)), 4);
+        CHECK_EQUAL(pwrite(file, &time, sizeof time, offsetof(struct vg_region, last_kernel_time)), 8);
+        CUresult result = way == 0   ? cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL)
+                          : way == 1 ? cuLaunchKernel_ptsz(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL)
+                          : way == 2 ? cuLaunchKernelEx(&config, function, NULL, NULL)
+                                     : cuLaunchCooperativeKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL);
+        CHECK_EQUAL(result, CUDA_SUCCESS);
+        CHECK_EQUAL(pread(file, &recent, sizeof recent, offsetof(struct vg_region, recent_kernel)), 4);
+        CHECK_EQUAL(pread(file, &time, sizeof time, offsetof(struct vg_region, last_kernel_time)), 8);
+        CHECK_EQUAL(recent, 2);
+        CHECK(time > 1600000000);
+    }
+    printf("launched\n");
+    fflush(stdout);
+    /* Blocked by the monitor: the launch waits until it is let go. */
+    int32_t blocked = -1;
+    CHECK_EQUAL(pwrite(file, &blocked, sizeof blocked, offsetof(struct vg_region, recent_kernel)), 4);
+    printf("blocked\n");
+    fflush(stdout);
+    CHECK_EQUAL(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), CUDA_SUCCESS);
+    printf("released\n");
+}
+
+/* A program that has nothing to do with CUDA: nothing happens to it, and dlsym is libc's. */
+static void body_plain(void) {
+    void *math = dlopen("libm.so.6", RTLD_NOW);
+    mode_t mask = umask(022);
+    struct sigaction usr1;
+    umask(mask);
+    CHECK(math != NULL && dlsym(math, "cos") != NULL);
+    CHECK(dlsym(math, "cuMemAlloc_v2") == NULL); /* not in that library */
+    CHECK(dlerror() != NULL);
+    CHECK(dlsym(RTLD_DEFAULT, "curl_easy_init") == NULL);
+    CHECK(dlsym(RTLD_DEFAULT, "cublasCreate_v2") == NULL);
+    CHECK(dlsym(RTLD_DEFAULT, "nvmlNoSuchFunction") == NULL);
+    CHECK(dlsym(RTLD_NEXT, "malloc") != NULL);
+    CHECK(dlsym(RTLD_NEXT, "malloc") == dlsym(RTLD_NEXT, "malloc"));
+    CHECK(dlsym(RTLD_DEFAULT, "dlsym") != NULL);
+    CHECK_EQUAL(mask, 077);
+    sigaction(SIGUSR1, NULL, &usr1);
+    CHECK(usr1.sa_handler == SIG_DFL);
+}
+
+static nvmlDevice_t nvml_device(const char *uuid, void **library) {
+    nvmlDevice_t device = NULL;
+    *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    PFN_nvmlInit_v2 init = (PFN_nvmlInit_v2)(uintptr_t)dlsym(*library, "nvmlInit_v2");
+    PFN_nvmlDeviceGetHandleByUUID by_uuid =
+        (PFN_nvmlDeviceGetHandleByUUID)(uintptr_t)dlsym(*library, "nvmlDeviceGetHandleByUUID");
+    CHECK_EQUAL(init(), NVML_SUCCESS);
+    CHECK_EQUAL(by_uuid(uuid, &device), NVML_SUCCESS);
+    return device;
+}
+
+/* As nvidia-smi looks: NVML alone, the slice as CUDA shows it. Another process holds 30 MiB of card 1's 200. */
+static void body_nvml(void) {
+    void *library = NULL;
+    nvmlMemory_t v1;
+    nvmlMemory_v2_t v2 = {.version = VG_NVML_MEMORY_V2};
+    nvmlDevice_t device = nvml_device(CARD_1, &library);
+    PFN_nvmlDeviceGetMemoryInfo info =
+        (PFN_nvmlDeviceGetMemoryInfo)(uintptr_t)dlsym(library, "nvmlDeviceGetMemoryInfo");
+    PFN_nvmlDeviceGetMemoryInfo_v2 info_v2 =
+        (PFN_nvmlDeviceGetMemoryInfo_v2)(uintptr_t)dlsym(library, "nvmlDeviceGetMemoryInfo_v2");
+    CHECK_EQUAL(info(device, &v1), NVML_SUCCESS);
+    CHECK(v1.total == 200 * MIB && v1.used == 30 * MIB && v1.free == 170 * MIB);
+    CHECK_EQUAL(info_v2(device, &v2), NVML_SUCCESS);
+    CHECK(v2.total == 200 * MIB && v2.used == 30 * MIB && v2.free == 170 * MIB);
+    CHECK_EQUAL(info(device, NULL), NVML_ERROR_INVALID_ARGUMENT);
+    v2.version = 1;
+    CHECK_EQUAL(info_v2(device, &v2), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} bodies[] = {
+    {"before-init", body_before_init},
+    {"bad-arguments", body_bad_arguments},
+    {"driver-fails", body_driver_fails},
+    {"managed", body_managed_is_managed},
+    {"contexts", body_contexts},
+    {"vmm", body_vmm},
+    {"ordinals", body_ordinals},
+    {"fork-after-init", body_fork_after_init},
+    {"exec", body_exec},
+    {"launch", body_launch},
+    {"plain", body_plain},
+    {"nvml", body_nvml},
+};
+
+static int run_body(const char *name) {
+    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++)
+        if (strcmp(bodies[i].name, name) == 0) {
+            bodies[i].run();
+            return check_done();
+        }
+    return 99;
+}
+
+/* ---- the tests ---- */
+
+static void run_one(const struct sandbox *sandbox, const char *body, const char *const *environment) {
+    char output[SANDBOX_OUTPUT];
+    const char *argv[] = {sandbox_self(), body, NULL};
+    if (!CHECK_EQUAL_THAT(sandbox_run(sandbox, true, environment, argv, output), 0, body))
+        fputs(output, stderr);
+}
+
+static void test_bodies(void) {
+    static const char *const small[] = {"CUDA_DEVICE_MEMORY_LIMIT=100m", NULL};
+    static const char *const large[] = {"CUDA_DEVICE_MEMORY_LIMIT=60000m", NULL}; /* more than the card */
+    static const struct {
+        const char *body;
+        const char *const *environment;
+    } rows[] = {{"before-init", small}, {"bad-arguments", small}, {"driver-fails", large},    {"managed", small},
+                {"contexts", small},    {"vmm", small},           {"fork-after-init", small}, {"exec", small}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct sandbox sandbox = sandbox_make();
+        run_one(&sandbox, rows[i].body, rows[i].environment);
+        struct vg_region *region = sandbox_region(&sandbox);
+        if (CHECK_THAT(region != NULL, rows[i].body)) {
+            CHECK_EQUAL_THAT(vg_extension_of(region)->sums[0].used, 0, rows[i].body);
+            CHECK_EQUAL_THAT(region->slots[0].pid, 0, rows[i].body);
+        }
+        sandbox_remove(&sandbox);
+    }
+}
+
+static void test_ordinals(void) {
+    static const char *const rows[][2] = {
+        {"CUDA_DEVICE_ORDER=PCI_BUS_ID", "VGPU_TEST_LIMITS=100,200"},
+        {"CUDA_VISIBLE_DEVICES=0,1", "VGPU_TEST_LIMITS=100,200"},
+        {"CUDA_VISIBLE_DEVICES=1,0", "VGPU_TEST_LIMITS=200,100"},
+        {"CUDA_VISIBLE_DEVICES=1", "VGPU_TEST_LIMITS=200"},
+        {"CUDA_VISIBLE_DEVICES=" CARD_1, "VGPU_TEST_LIMITS=200"},
+        {"CUDA_VISIBLE_DEVICES=" CARD_1 "," CARD_0, "VGPU_TEST_LIMITS=200,100"},
+        /* The runtime shows the second card only: it is card 0 of the container. */
+        {"HAMI_SIM_VISIBLE_DEVICES=" CARD_1, "VGPU_TEST_LIMITS=100"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct sandbox sandbox = sandbox_make();
+        const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT_0=100m", "CUDA_DEVICE_MEMORY_LIMIT_1=200m", rows[i][0],
+                                     rows[i][1], NULL};
+        run_one(&sandbox, "ordinals", environment);
+        sandbox_remove(&sandbox);
+    }
+}
+
+/* Says nothing but one line that names the variable and the reason, and CUDA does not start. */
+static void test_bad_limits(void) {
+    static const char *const rows[] = {"CUDA_DEVICE_MEMORY_LIMIT_0=50%", "CUDA_DEVICE_MEMORY_LIMIT=-1m",
+                                       "CUDA_DEVICE_SM_LIMIT=lots", "HAMI_HANDOFF=pending"};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct sandbox sandbox = sandbox_make();
+        char output[SANDBOX_OUTPUT], name[64];
+        const char *environment[] = {rows[i], NULL};
+        const char *argv[] = {WORKLOAD, "alloc", "--mib", "1", NULL};
+        struct stat status;
+        snprintf(name, sizeof name, "%.*s=", (int)strcspn(rows[i], "="), rows[i]);
+        CHECK_EQUAL_THAT(sandbox_run(&sandbox, true, environment, argv, output), 3, rows[i]);
+        const char *line = strstr(output, "[libvgpu error");
+        CHECK_THAT(line != NULL && strstr(line, name) != NULL, output);
+        CHECK_THAT(line != NULL && strstr(line + 1, "[libvgpu") == NULL, output);
+        CHECK_THAT(strstr(output, "\"code\": 800") != NULL, output);
+        CHECK_THAT(stat(sandbox.region, &status) != 0, rows[i]);
+        sandbox_remove(&sandbox);
+    }
+}
+
+/* The promise in one row: refused at the 4,001st MiB, granted without us. */
+static void test_4001st_mib(void) {
+    static const char *const environment[] = {"CUDA_DEVICE_MEMORY_LIMIT_0=4000m", NULL};
+    static const char *const argv[] = {WORKLOAD, "over-alloc", "--max-mib", "4001", NULL};
+    struct sandbox sandbox = sandbox_make();
+    char output[SANDBOX_OUTPUT];
+    CHECK_EQUAL(sandbox_run(&sandbox, true, environment, argv, output), 0);
+    CHECK_THAT(strstr(output, "\"code\": 2, \"name\": \"CUDA_ERROR_OUT_OF_MEMORY\", \"granted_mib\": 4000") != NULL,
+               output);
+    CHECK_EQUAL(sandbox_run(&sandbox, false, environment, argv, output), 4);
+    CHECK_THAT(strstr(output, "\"granted_mib\": 4001") != NULL, output);
+    sandbox_remove(&sandbox);
+}
+
+static void test_absent_limit_is_unlimited(void) {
+    static const char *const argv[] = {WORKLOAD, "over-alloc", "--step-mib", "512", NULL};
+    struct sandbox sandbox = sandbox_make();
+    char output[SANDBOX_OUTPUT];
+    CHECK_EQUAL(sandbox_run(&sandbox, true, NULL, argv, output), 0);
+    CHECK_THAT(strstr(output, "\"granted_mib\": 40960") != NULL, output);
+    sandbox_remove(&sandbox);
+}
+
+/* The first process had no limits (a shell, say): those of the container's own process hold all the same. */
+static void test_first_process_without_limits(void) {
+    static const char *const argv[] = {WORKLOAD, "alloc", "--mib", "101", NULL};
+    static const char *const limited[] = {"CUDA_DEVICE_MEMORY_LIMIT=100m", NULL};
+    struct sandbox sandbox = sandbox_make();
+    char output[SANDBOX_OUTPUT];
+    CHECK_EQUAL(sandbox_run(&sandbox, true, NULL, argv, output), 0);
+    CHECK_EQUAL(sandbox_run(&sandbox, true, limited, argv, output), 4);
+    CHECK_EQUAL(sandbox_run(&sandbox, true, NULL, argv, output), 4); /* and now for those without, too */
+    sandbox_remove(&sandbox);
+}
+
+static void test_plain_program(void) {
+    struct sandbox sandbox = sandbox_make();
+    char output[SANDBOX_OUTPUT];
+    struct stat status;
+    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=nonsense", NULL};
+    const char *argv[] = {"/bin/sh", "-c", "echo fine; exit 7", NULL};
+    CHECK_EQUAL(sandbox_run(&sandbox, true, environment, argv, output), 7);
+    CHECK_THAT(strcmp(output, "fine\n") == 0, output);
+    mode_t before = umask(077);
+    run_one(&sandbox, "plain", environment);
+    umask(before);
+    CHECK(stat(sandbox.region, &status) != 0);
+    sandbox_remove(&sandbox);
+}
+
+static void test_nvml_alone(void) {
+    struct sandbox sandbox = sandbox_make();
+    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT_0=100m", "CUDA_DEVICE_MEMORY_LIMIT_1=200m", NULL};
+    const char *argv[] = {WORKLOAD, "alloc", "--mib", "30", "--device", "1", "--hold-until-signal", NULL};
+    struct sandbox_process holder = sandbox_start(&sandbox, true, environment, argv);
+    CHECK(sandbox_await(&holder, "allocated"));
+    run_one(&sandbox, "nvml", environment);
+    struct vg_region *region = sandbox_region(&sandbox);
+    CHECK(region != NULL && region->slot_count == 1); /* who only looks takes no slot */
+    kill(holder.pid, SIGTERM);
+    CHECK_EQUAL(sandbox_finish(&holder, NULL), 0);
+    sandbox_remove(&sandbox);
+}
+
+static void test_launches(void) {
+    struct sandbox sandbox = sandbox_make();
+    char output[SANDBOX_OUTPUT];
+    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=100m", NULL};
+    const char *argv[] = {sandbox_self(), "launch", NULL};
+    struct sandbox_process process = sandbox_start(&sandbox, true, environment, argv);
+    CHECK(sandbox_await(&process, "blocked\n"));
+    int file = open(sandbox.region, O_RDWR | O_CLOEXEC);
+    int32_t released = 0;
+    CHECK_EQUAL(pwrite(file, &released, sizeof released, offsetof(struct vg_region, recent_kernel)), 4);
+    close(file);
+    if (!CHECK_EQUAL(sandbox_finish(&process, output), 0))
+        fputs(output, stderr);
+    CHECK_THAT(strstr(output, "released") != NULL, output);
+    sandbox_remove(&sandbox);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2)
+        return run_body(argv[1]);
+    test_bodies();
+    test_ordinals();
+    test_bad_limits();
+    test_4001st_mib();
+    test_absent_limit_is_unlimited();
+    test_first_process_without_limits();
+    test_plain_program();
+    test_nvml_alone();
+    test_launches();
+    return check_done();
+}
