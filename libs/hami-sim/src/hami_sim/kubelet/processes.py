@@ -101,6 +101,8 @@ class ContainerProcess:
         if end is None:
             self.kill()
             start = self.begin()
+            if start and _start_ticks(start.pid) == start.start_ticks:
+                await _process_gone(start.pid)
             now = self.folder.stat().st_mtime
             end = ProcessEnd(start.started_at if start else now, now, signal=signal.SIGKILL)
             (self.folder / "exit.json").write_bytes(msgspec.json.encode(end))

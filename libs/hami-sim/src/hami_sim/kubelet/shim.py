@@ -127,6 +127,15 @@ def start(spec: dict[str, Any], log: int) -> tuple[int | None, str]:
     return pid, ""
 
 
+def children() -> list[int]:
+    """Of this process; what the container left behind was handed to it. Empty where the kernel does not tell."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return [int(word) for word in file.read().split()]
+    except FileNotFoundError:
+        return []
+
+
 def reap_all(main: int) -> int:
     """Wait for the process, then end whatever it left behind, as the end of a container does."""
     status: int | None = None
@@ -134,17 +143,15 @@ def reap_all(main: int) -> int:
         pid, ended = os.wait()
         if pid == main:
             status = ended
-    children = f"/proc/self/task/{os.getpid()}/children"
-    while True:
-        with open(children) as file:
-            left = [int(word) for word in file.read().split()]
-        if not left:
-            return status
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(main, signal.SIGKILL)
+    while left := children():
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.wait()
+    return status
 
 
 def run(folder: str, notify: int) -> None:
