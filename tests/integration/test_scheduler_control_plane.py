@@ -13,14 +13,14 @@ from hami_sim.controlplane import ControlPlane, RestClient
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "services" / "scheduler" / "tests"))
 
-from scheduler_builders import ALLOCATED_KEY, container, limits, node, pod, quota
+from scheduler_builders import ALLOCATED_KEY, NVIDIA, node, pod, quota
 from scheduler_service import Scheduler, eventually, running, settings_for
 
 Json = dict[str, Any]
 
 
 @pytest.fixture
-async def scheduler(control_plane: ControlPlane, kube: RestClient) -> AsyncIterator[Scheduler]:
+async def scheduler(control_plane: ControlPlane) -> AsyncIterator[Scheduler]:
     """One replica, which the real kube-scheduler asks."""
     settings = settings_for(str(control_plane.kubeconfig))
     async with running(settings) as found:
@@ -51,6 +51,9 @@ class Pods:
         body = pod(name, namespace=self.namespace, **fields)
         del body["metadata"]["uid"], body["status"]
         return await self._kube.post(self.path, body)
+
+    async def read(self, name: str) -> Json:
+        return await self._kube.get(f"{self.path}/{name}")
 
     async def bound(self, name: str) -> Json:
         found = await self._kube.wait_until(
@@ -83,9 +86,8 @@ def pods(kube: RestClient, namespace: str) -> Pods:
     return Pods(kube, namespace)
 
 
-async def test_a_pod_that_asks_is_bound_with_its_whole_allocation(
-    scheduler: Scheduler, node_name: str, kube: RestClient, pods: Pods
-) -> None:
+@pytest.mark.usefixtures("scheduler")
+async def test_a_pod_that_asks_is_bound_with_its_whole_allocation(node_name: str, kube: RestClient, pods: Pods) -> None:
     created = await pods.create("slice", memory=3000, cores=30)
     version = created["metadata"]["resourceVersion"]
     async with kube.watch(pods.path, resourceVersion=version) as events:
@@ -102,13 +104,14 @@ async def test_a_pod_that_asks_is_bound_with_its_whole_allocation(
     assert "hami.io/mutex.lock" not in found["metadata"]["annotations"]
 
 
-async def test_a_pod_that_waits_gets_the_card_when_the_other_is_gone(
-    scheduler: Scheduler, node_name: str, pods: Pods
-) -> None:
+@pytest.mark.usefixtures("scheduler")
+async def test_a_pod_that_waits_says_why_and_gets_the_card_when_the_other_is_gone(node_name: str, pods: Pods) -> None:
     await pods.create("first", memory=8000)
     await pods.bound("first")
     await pods.create("second", memory=8000)
-    await pods.pending("second")
+    rejected = await pods.pending("second")
+    condition = next(c for c in rejected["status"]["conditions"] if c["type"] == "PodScheduled")
+    assert "1/1 CardInsufficientMemory" in condition["message"]
 
     async def is_explained() -> bool:
         told = await pods.events_of("second")
@@ -117,3 +120,74 @@ async def test_a_pod_that_waits_gets_the_card_when_the_other_is_gone(
     await eventually(is_explained)
     await pods.delete("first")
     await pods.bound("second")
+
+
+@pytest.mark.usefixtures("scheduler", "node_name")
+async def test_a_pod_that_a_quota_held_back_is_woken_when_the_quota_is_raised(kube: RestClient, pods: Pods) -> None:
+    path = f"/api/v1/namespaces/{pods.namespace}/resourcequotas"
+    tight = quota("q", pods.namespace, gpumem=1000)
+    await kube.post(path, tight)
+    # kube-apiserver's own quota admission counts the same resource: it must let the pod be created.
+    await kube.wait_until(f"{path}/q", lambda found: bool((found or {}).get("status", {}).get("hard")))
+    await kube.patch(f"{path}/q", {"spec": {"hard": {"limits.nvidia.com/gpumem": "1000"}}})
+    await pods.create("held-back", memory=2000)
+    rejected = await pods.pending("held-back")
+    condition = next(c for c in rejected["status"]["conditions"] if c["type"] == "PodScheduled")
+    assert "ResourceQuotaNotFit" in condition["message"]
+    await kube.patch(f"{path}/q", {"spec": {"hard": {"limits.nvidia.com/gpumem": "2000"}}})
+    await pods.bound("held-back")
+
+
+@pytest.mark.case("LIF-04")
+@pytest.mark.usefixtures("scheduler")
+async def test_a_pod_that_waits_is_placed_when_cards_register(
+    control_plane: ControlPlane, kube: RestClient, pods: Pods
+) -> None:
+    del control_plane
+    name = f"node-{uuid.uuid4().hex[:8]}"
+    bare = node(name)
+    register_annotations = bare["metadata"].pop("annotations")
+    await kube.post("/api/v1/nodes", bare)
+    await kube.wait_until(f"/api/v1/nodes/{name}", lambda found: not (found or {})["spec"].get("taints"))
+    await pods.create("early", memory=1000)
+    await pods.pending("early")
+    await kube.patch(f"/api/v1/nodes/{name}", {"metadata": {"annotations": register_annotations}})
+    assert (await pods.bound("early"))["spec"]["nodeName"] == name
+    await kube.delete(f"/api/v1/nodes/{name}")
+
+
+async def test_a_scheduler_that_restarts_in_the_middle_loses_nothing(
+    control_plane: ControlPlane, node_name: str, pods: Pods
+) -> None:
+    settings = settings_for(str(control_plane.kubeconfig))
+    async with running(settings) as first:
+        await control_plane.use_extender(first.url)
+        await pods.create("before", memory=6000)
+        await pods.bound("before")
+    # Nobody answers: kube-scheduler retries with backoff.
+    await pods.create("between", memory=3000)
+    await pods.create("too-much", memory=3000)
+    async with running(settings) as second:
+        await eventually(lambda: _one_is_bound(pods, "between", "too-much"))
+        answer = await second.filter(pod("probe", memory=3000), [node_name])
+        assert answer["FailedNodes"] == {node_name: "1/1 CardInsufficientMemory"}
+        await control_plane.use_extender(None)
+
+
+async def _one_is_bound(pods: Pods, *names: str) -> bool:
+    found = [await pods.read(name) for name in names]
+    return [bool(each["spec"].get("nodeName")) for each in found].count(True) == 1
+
+
+@pytest.mark.usefixtures("scheduler")
+async def test_twenty_pods_at_once_are_bound_to_one_node_without_a_lock(
+    node_name: str, kube: RestClient, pods: Pods
+) -> None:
+    await kube.patch(f"/api/v1/nodes/{node_name}", node(node_name, 2))
+    for number in range(20):
+        await pods.create(f"p{number}", memory=1000)
+    held = [(await pods.bound(f"p{number}"))["metadata"]["annotations"][ALLOCATED_KEY] for number in range(20)]
+    assert sorted(text.split(",")[0] for text in held) == [f"{node_name}-0"] * 10 + [f"{node_name}-1"] * 10
+    assert all(text.split(",")[1] == NVIDIA for text in held)
+    found = await kube.get(f"/api/v1/nodes/{node_name}")
+    assert "hami.io/mutex.lock" not in found["metadata"]["annotations"]
