@@ -22,14 +22,22 @@ ANSWERERS: dict[str, str] = {
     **dict.fromkeys(FILTER_GROUPS, "answer_filter"),
     "wire": "answer_wire",
     "webhook": "answer_webhook",
+    "regions": "answer_region",
+    "dirs": "answer_region_folder",
+    "node-metrics": "answer_metrics",
 }
 """Group name to the module whose `answer(row)` gives `got`."""
 
 
-def answer_group(group: Group, answer: Callable[[Row], object], target: Path) -> None:
+def answer_group(group: Group, answer: Callable[[Row], object], questions: Path, target: Path) -> None:
+    """Answers find files that a row names below its `vectors_root`."""
     write_rows(
         target,
-        ({"id": row["id"], "got": _guarded(answer, row)} for row in rows(group.file) if deferral(row) is None),
+        (
+            {"id": row["id"], "got": _guarded(answer, {**row, "vectors_root": str(questions)})}
+            for row in rows(group.file)
+            if deferral(row) is None
+        ),
     )
 
 
@@ -50,7 +58,7 @@ def main(questions: Path, answers: Path) -> None:
         except ImportError as error:
             print(f"conformance: {group.label}: no code to answer with: {error}", file=sys.stderr)
             continue
-        answer_group(group, answer, answers / f"{group.label}.jsonl")
+        answer_group(group, answer, questions, answers / f"{group.label}.jsonl")
 
 
 if __name__ == "__main__":

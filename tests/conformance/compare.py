@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compare_filter import compare_filter
+from compare_monitor import compare_metrics, compare_region, compare_region_folder
 from compare_node import compare_allocate, compare_register
 from decisions import deferral, suspicion
 from pod_objects import normalised
@@ -18,6 +19,7 @@ MUST_RUN = frozenset(
     {
         "single", "multigpu", "exhaust", "health", "exclusive", "select", "multictr", "init", "quota", "hetero",
         "badnode", "badpod", "lifecycle", "nogpu", "register", "sequence", "devconfig", "wire", "webhook",
+        "regions", "dirs", "node-metrics",
     }
 )  # fmt: skip
 """Groups that fail the run when nothing answered them."""
@@ -108,6 +110,9 @@ def comparison(group: str) -> Compare:
         "webhook": compare_webhook,
         "node-allocate": compare_allocate,
         "node-register": compare_register,
+        "regions": compare_region,
+        "dirs": compare_region_folder,
+        "node-metrics": compare_metrics,
     }
     return special.get(group, compare_filter)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
+from decisions_monitor import MONITOR_DEFERRALS, MONITOR_SUSPICIONS, monitor_deferral, monitor_suspicion
 from hami_model import quantity
 from vectors import Row
 
@@ -24,6 +25,7 @@ SUSPICIONS = (
     "live-cordon",
     "several-quotas",
     "quota-with-init",
+    *MONITOR_SUSPICIONS,
 )
 """Every kind of our own decisions, as documented."""
 DEFERRALS = (
@@ -35,6 +37,7 @@ DEFERRALS = (
     "IMEX channels",
     "GDS, GDRCopy and MOFED devices",
     "another hook path",
+    *MONITOR_DEFERRALS,
 )
 
 
@@ -51,7 +54,7 @@ def deferral(row: Row) -> str | None:
         return _filter_deferral(row)
     if row.get("op") in ("allocate", "preferred", "register"):
         return _node_deferral(row)
-    return None
+    return monitor_deferral(row)
 
 
 def _node_deferral(row: Row) -> str | None:
@@ -103,6 +106,8 @@ def suspicion(group: str, row: Row) -> str | None:
         return _webhook_suspicion(row)
     if "nodes" in row and "pod" in row:
         return _filter_suspicion(row)
+    if group == "node-metrics":
+        return monitor_suspicion(row)
     return None
 
 

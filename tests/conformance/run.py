@@ -7,13 +7,14 @@ compare  reads the vectors and the answers, prints a table, exits with 1 on any 
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from compare import compare_all
-from vectors import groups, rows, without_answers, write_rows
+from vectors import groups, region_files, rows, without_answers, write_rows
 
 ANSWER = Path(__file__).parent / "answer.py"
 
@@ -28,6 +29,10 @@ def main(vectors: Path, out: Path) -> int:
         for group in found:
             (out / f"{group.label}.jsonl").unlink(missing_ok=True)
             write_rows(questions / f"{group.label}.jsonl", (without_answers(row) for row in rows(group.file)))
+        for file in region_files(vectors):
+            copy = questions / file.relative_to(vectors)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
         subprocess.run([sys.executable, str(ANSWER), str(questions), str(out)], check=True)
     return compare_all(found, out)
 

@@ -1,4 +1,7 @@
-"""Finding and reading vector files: `<group>.jsonl`, plain or xz, in any folder."""
+"""Finding and reading vector files: `<group>.jsonl`, plain or xz, in any folder.
+
+Shared-region files, `<id>.cache.xz` each with its `<id>.json`, make up the group `regions` of their folder.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,16 @@ from typing import Any, NamedTuple
 
 Row = dict[str, Any]
 
-HIDDEN_FIELDS = ("expect", "tags", "suspect_reason", "intended")
+HIDDEN_FIELDS = ("expect", "tags", "suspect_reason", "intended", "written")
 """What the answering process must not see."""
 
 
+REGION = ".cache.xz"
+"""Ending of a packed shared-region file."""
+
+
 class Group(NamedTuple):
-    """One file of vectors. `path` is relative to its root and without the file's endings."""
+    """One file of vectors, or a folder of region files. `path` is relative to its root, without the file's endings."""
 
     path: Path
     file: Path
@@ -36,7 +43,15 @@ def groups(root: Path) -> list[Group]:
         for file in sorted(root.rglob("*.jsonl*"))
         if file.name.endswith((".jsonl", ".jsonl.xz"))
     ]
-    return [group for group in found if _is_vectors(group)]
+    described = [file for file in region_files(root) if file.with_name(file.name.replace(REGION, ".json")).exists()]
+    folders = sorted({file.parent for file in described})
+    regions = [Group(path=folder.relative_to(root) / "regions", file=folder) for folder in folders]
+    return [*(group for group in found if _is_vectors(group)), *regions]
+
+
+def region_files(root: Path) -> list[Path]:
+    """All packed region files under a folder."""
+    return sorted(root.rglob(f"*{REGION}"))
 
 
 def _is_vectors(group: Group) -> bool:
@@ -45,6 +60,10 @@ def _is_vectors(group: Group) -> bool:
 
 
 def rows(file: Path) -> Iterator[Row]:
+    if file.is_dir():
+        for described in sorted(file.glob("*.json")):
+            yield json.loads(described.read_bytes())
+        return
     content = lzma.decompress(file.read_bytes()) if file.name.endswith(".xz") else file.read_bytes()
     for line in content.split(b"\n"):
         if line.strip():

@@ -59,8 +59,8 @@ SLICE_PROCESSES: Final = MetricSpec(
     name="hami_slice_processes", help="Processes of the container that hold memory on the card.", labels=SLICE
 )
 SLICE_LAST_LAUNCH: Final = MetricSpec(
-    name="hami_slice_last_launch_seconds",
-    help="Time since the container last launched work on any of its cards.",
+    name="hami_slice_last_launch_timestamp_seconds",
+    help="When the container last launched work on any of its cards, or first used them.",
     labels=SLICE,
 )
 
@@ -80,10 +80,10 @@ CARD_CORES_PROMISED: Final = MetricSpec(
     name="hami_card_cores_promised_ratio", help="Share of the card's compute promised to live pods.", labels=CARD
 )
 CARD_UTILISATION: Final = MetricSpec(
-    name="hami_card_utilisation_ratio", help="Part of the last moments in which the card computed, 0 to 1.", labels=CARD
+    name="hami_card_utilization_ratio", help="Part of the last moments in which the card computed, 0 to 1.", labels=CARD
 )
 CARD_MEMORY_CONTROLLER: Final = MetricSpec(
-    name="hami_card_memory_controller_utilisation_ratio",
+    name="hami_card_memory_controller_utilization_ratio",
     help="Part of the last moments in which the card's memory was read or written, 0 to 1.",
     labels=CARD,
 )

@@ -39,7 +39,8 @@ class SliceUse(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryUse | None = None
     """None: no region yet, it does not name the card, or what it says cannot be."""
     cores_used_percent: int | None = None
-    last_kernel_elapsed_seconds: float | None = None
+    last_launch_at_seconds: int | None = None
+    """Since the epoch."""
     processes: int | None = None
 
     @property
@@ -94,7 +95,7 @@ def take_sample(
         if not pod.is_finished and not container.has_ended
     }
     regions = {folder.owner: folder.region for folder in folders}
-    joined = _Join(at_seconds, {card.id: card for card in host.cards}, _by_owner(host, owners))
+    joined = _Join({card.id: card for card in host.cards}, _by_owner(host, owners))
     slices = [
         use
         for owner, (pod, container) in live.items()
@@ -153,11 +154,9 @@ def _card_use(card: HostCard, pods: Iterable[MonitoredPod], owners: Mapping[int,
 class _Join:
     def __init__(
         self,
-        at_seconds: float,
         cards: Mapping[str, HostCard],
         processes: Mapping[tuple[FolderOwner, str], list[HostProcess]],
     ) -> None:
-        self._at_seconds = at_seconds
         self._cards = cards
         self._processes = processes
         self.implausible = 0
@@ -195,9 +194,7 @@ class _Join:
             cores_limit_percent=card.cores_limit_percent,
             memory=self._plausible(card),
             cores_used_percent=self._cores_used(owner, region, card),
-            last_kernel_elapsed_seconds=max(self._at_seconds - region.last_kernel_time_seconds, 0.0)
-            if region.last_kernel_time_seconds > 0
-            else None,
+            last_launch_at_seconds=region.last_kernel_time_seconds if region.last_kernel_time_seconds > 0 else None,
             processes=sum(1 for process in region.processes if process.used_bytes[card.index]),
         )
 

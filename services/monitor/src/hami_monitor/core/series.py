@@ -41,8 +41,8 @@ def _slice(node: str, use: SliceUse) -> Iterator[Series]:
         yield catalogue.SLICE_CORES_USED, labels, use.cores_used_percent / 100
     if use.processes is not None:
         yield catalogue.SLICE_PROCESSES, labels, use.processes
-    if use.last_kernel_elapsed_seconds is not None:
-        yield catalogue.SLICE_LAST_LAUNCH, labels, use.last_kernel_elapsed_seconds
+    if use.last_launch_at_seconds is not None:
+        yield catalogue.SLICE_LAST_LAUNCH, labels, use.last_launch_at_seconds
 
 
 def _card(node: str, use: CardUse) -> Iterator[Series]:
