@@ -59,6 +59,11 @@ DECLARED(cuLaunchKernel, PFN_cuLaunchKernel_v4000);
 DECLARED(cuLaunchKernel_ptsz, PFN_cuLaunchKernel_v4000);
 DECLARED(cuLaunchKernelEx, PFN_cuLaunchKernelEx_v11060);
 DECLARED(cuLaunchCooperativeKernel, PFN_cuLaunchCooperativeKernel_v9000);
+DECLARED(cuMemPoolGetAttribute, PFN_cuMemPoolGetAttribute_v11020);
+DECLARED(cuMemPoolSetAttribute, PFN_cuMemPoolSetAttribute_v11020);
+DECLARED(cuMemPoolTrimTo, PFN_cuMemPoolTrimTo_v11020);
+DECLARED(cuMemcpyHtoD_v2, PFN_cuMemcpyHtoD_v3020);
+DECLARED(cuMemcpyDtoH_v2, PFN_cuMemcpyDtoH_v3020);
 #undef DECLARED
 
 #endif

@@ -1,0 +1,32 @@
+# cmake -DLIBRARY=... -DNM=... -DTABLES=dir -P exports.cmake: what the library exports is dlsym and the tables' hooks, and
+# nothing else; what it needs is libc alone.
+execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE listing COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^\n]+" lines "${listing}")
+set(exported "")
+foreach(line ${lines})
+    string(REGEX REPLACE "^.* " "" symbol "${line}")
+    list(APPEND exported ${symbol})
+endforeach()
+
+set(declared dlsym)
+foreach(table cuda nvml)
+    file(STRINGS ${TABLES}/${table}.def rows REGEX "^(CUDA|NVML)_HOOK\\([a-z]")
+    foreach(row ${rows})
+        string(REGEX REPLACE "^[A-Z]+_HOOK\\(([A-Za-z0-9_]+),.*" "\\1" symbol "${row}")
+        list(APPEND declared ${symbol})
+    endforeach()
+endforeach()
+
+list(SORT exported)
+list(SORT declared)
+if(NOT exported STREQUAL declared)
+    message(FATAL_ERROR "exported: ${exported}\ndeclared: ${declared}")
+endif()
+
+execute_process(COMMAND ${READELF} -d ${LIBRARY} OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "Shared library: [^\n]+" needed "${dynamic}")
+if(needed MATCHES "cuda|nvidia")
+    message(FATAL_ERROR "it needs a driver to be loaded: ${needed}")
+endif()
+list(LENGTH exported count)
+message(STATUS "${count} exports; ${needed}")
