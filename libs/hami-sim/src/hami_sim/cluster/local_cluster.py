@@ -145,6 +145,7 @@ class LocalCluster:
                 progress(f"ending {', '.join(running)}")
             await asyncio.gather(*(self.runner.stop(spec.name) for spec in specs))
             if any(spec.ready_nodes for spec in specs):
+                progress("ending containers")
                 await self._end_containers()
 
     async def _end_control_plane(self, progress: Progress) -> None:

@@ -13,11 +13,13 @@ from hami_model import kube
 
 from hami_sim.cluster.errors import ClusterError
 from hami_sim.cluster.local_cluster import LocalCluster, Progress, say_nothing
+from hami_sim.cluster.observe import observe
 from hami_sim.controlplane import RestClient
 
 EXPECTED_LABEL = "example.hami.io/expect"
 """Phase that a sample's pod reaches and stays in: Running, Succeeded, Pending or Failed."""
 TIMEOUT_SECONDS = 120.0
+USE_TIMEOUT_SECONDS = 15.0
 POLL_SECONDS = 0.3
 
 JsonObject = dict[str, Any]
@@ -40,8 +42,21 @@ async def apply_samples(
     progress("waiting until every sample is as it should be")
     async with cluster.client() as client:
         missing = await wait_for_samples(client, count, namespace)
-    if missing is not None:
-        raise ClusterError(f"after {TIMEOUT_SECONDS:.0f} s {missing}")
+        if missing is not None:
+            raise ClusterError(f"after {TIMEOUT_SECONDS:.0f} s {missing}")
+    progress("waiting for the first samples of what is used")
+    await _wait_for_use(cluster)
+
+
+async def _wait_for_use(cluster: LocalCluster) -> None:
+    """Returns when what running pods use is known; a monitor that says nothing is told by the table."""
+    deadline = time.monotonic() + USE_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        status = await observe(cluster)
+        running = [pod for pod in status.pods if pod.phase == "Running" and pod.cards]
+        if all(any(held.memory_used_mib is not None for held in pod.cards) for pod in running):
+            return
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def expected_count(folder: Path, *, controllers: bool) -> int:

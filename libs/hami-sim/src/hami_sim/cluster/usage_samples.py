@@ -84,7 +84,7 @@ async def _last_messages(client: Client) -> list[bytes]:
     found: list[bytes] = []
     try:
         async with asyncio.timeout(FETCH_SECONDS):
-            subscription = await client.jetstream().pull_subscribe("", stream=stream, config=config)
+            subscription = await client.jetstream().pull_subscribe(subjects.everything(), stream=stream, config=config)
             remaining = (await subscription.consumer_info()).num_pending or 0
             while remaining > 0:
                 batch = await subscription.fetch(min(remaining, BATCH), timeout=FETCH_SECONDS)
