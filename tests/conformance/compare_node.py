@@ -45,8 +45,9 @@ def _response(response: Any) -> Any:
 
 def _container(answer: dict[str, Any]) -> dict[str, Any]:
     """One container's answer with what is random or unordered taken out, and without what we add."""
+    # A name that ends in _ stands for all names that go on with a number.
     left_out = additions.names("environment")
-    envs = {key: value for key, value in answer["envs"].items() if key not in left_out}
+    envs = {key: value for key, value in answer["envs"].items() if not {key, key.rstrip("0123456789")} & left_out}
     if _CACHE in envs:
         envs[_CACHE] = _UUID4.sub("<UUID4>", envs[_CACHE])
     return {

@@ -202,7 +202,8 @@ class World:
         return self.fake.get("pods", name, "default")
 
     def annotation(self, name: str, key: str) -> str | None:
-        return self.pod(name)["metadata"].get("annotations", {}).get(key)
+        found: str | None = self.pod(name)["metadata"].get("annotations", {}).get(key)
+        return found
 
     def phase(self, name: str) -> str | None:
         return self.annotation(name, PHASE_KEY)
@@ -224,7 +225,7 @@ class World:
 
     def log(self, name: str, container_name: str = "main", attempt: int = 0) -> str:
         uid = self.pod(name)["metadata"]["uid"]
-        return (self.root / "kl" / "containers" / uid / container_name / str(attempt) / "log").read_text()
+        return str((self.root / "kl" / "containers" / uid / container_name / str(attempt) / "log").read_text())
 
     async def environment(self, name: str, container_name: str = "main", attempt: int = 0) -> dict[str, str]:
         """What a container that prints its environment was started with."""

@@ -47,6 +47,11 @@ ADDITIONS: Final[tuple[Addition, ...]] = (
         why="lets the library refuse to run without limits when a container starts before its hand-off",
     ),
     Addition(
+        place="environment",
+        name=env.CORES_LIMIT_OF,
+        why="followed by a number: gives each card its own share of compute where a container's shares differ",
+    ),
+    Addition(
         place="cdi-device",
         name=CDI_KIND,
         why="late binding: the device whose specification PreStartContainer writes",

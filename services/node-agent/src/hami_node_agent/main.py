@@ -32,8 +32,11 @@ from hami_node_agent.adapters.handoff_start import HandoffStart, Offers
 from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile, HostFolder
 from hami_node_agent.adapters.kubelet_files import KubeletCheckpointFile
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
+from hami_node_agent.adapters.lock_api import KubeLockApi
+from hami_node_agent.adapters.lock_handoff import LockHandoff
 from hami_node_agent.adapters.node import LockRelease, NodeRegistration, NodeWatch
 from hami_node_agent.adapters.nvml import Nvml, find_library
+from hami_node_agent.adapters.outcomes import HandoverOutcomes
 from hami_node_agent.adapters.placeholder_handoff import LateBindingHandoff
 from hami_node_agent.adapters.pod_resources import PodResources
 from hami_node_agent.adapters.pods import NodePods, PodPatches, PodSubscriber
@@ -191,10 +194,10 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         shown_by=settings.handoff.shown_by,
         runtime_classes=frozenset(settings.handoff.runtime_classes),
     )
+    outcomes = HandoverOutcomes(nvidia, origin, writer=patches, sink=bus, recorder=recorder, clock=clock)
     late_binding = LateBinding(
         plan,
         nvidia,
-        origin,
         book,
         ledger=pods,
         checkpoint=checkpoint,
@@ -203,12 +206,23 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         files=files,
         own=own,
         inventory=cards,
-        writer=patches,
-        sink=bus,
-        recorder=recorder,
+        outcomes=outcomes,
+        metrics=metrics,
+        new_region_name=lambda: f"{uuid.uuid4()}.cache",
+    )
+    lock = LockHandoff(
+        plan,
+        nvidia,
+        book,
+        api=KubeLockApi(client, node_name),
+        files=files,
+        own=own,
+        inventory=cards,
+        outcomes=outcomes,
         metrics=metrics,
         clock=clock,
         new_region_name=lambda: f"{uuid.uuid4()}.cache",
+        pre_start=late_binding,
     )
     collection = Collection(
         book,
@@ -232,7 +246,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         checkpoint=checkpoint,
         registration=registration,
         plugin=plugin,
-        handoffs={"late-binding": LateBindingHandoff(late_binding, lambda: uuid.uuid4().hex)},
+        handoffs={"late-binding": LateBindingHandoff(late_binding, lambda: uuid.uuid4().hex), "lock": lock},
         offers=offers,
         chosen=release.begin,
     )

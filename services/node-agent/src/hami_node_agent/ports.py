@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from hami_model import kube
+from hami_model.events.allocation import Verification
 from kubelet_api.checkpoint import CheckpointView
 
 from hami_node_agent.core.cdi_spec import ForeignSpec
@@ -118,6 +119,22 @@ class PodWriter(Protocol):
     """Writes the outcome of a hand-over on the pod, again and again until it holds."""
 
     def want(self, pod: kube.Pod, annotations: Mapping[str, str]) -> None: ...
+
+
+class Outcomes(Protocol):
+    """Tells what came of a hand-over. Never waits and never fails."""
+
+    def write(self, pod: kube.Pod, annotations: Mapping[str, str]) -> None:
+        """Sooner or later the pod shows these annotations."""
+        ...
+
+    def announce_allocated(self, pod: kube.Pod, verification: Verification) -> None: ...
+
+    def announce_failed(self, pod: kube.Pod, reason: str, holders: Iterable[kube.Pod] = ()) -> None: ...
+
+    def warn(self, pod: kube.Pod, reason: str, message: str) -> None:
+        """A Kubernetes Event of type Warning."""
+        ...
 
 
 class InventoryView(Protocol):

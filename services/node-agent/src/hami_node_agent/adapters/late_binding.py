@@ -10,30 +10,25 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import msgspec
-from hami_chassis.clock import Clock
 from hami_chassis.errors import Transient
-from hami_chassis.kube.events import EventRecorder, ObjectReference
 from hami_chassis.log import get_logger
-from hami_model import allocations, env, events, keys, kube
+from hami_model import allocations, env, keys, kube
 from hami_model.device_config import VendorSettings
-from hami_model.events.allocation import Verification
 
 from hami_node_agent.core import cdi_spec, checkpoint_match, entitlement, grant, handed_out, outcome
 from hami_node_agent.core.checkpoint_match import Holder, Unmatched
 from hami_node_agent.core.entitlement import Entitlement, Refusal
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod
-from hami_node_agent.core.outcome import Origin
 from hami_node_agent.metrics import NodeAgentMetrics
 from hami_node_agent.ports import (
     CdiDirectory,
-    EventSink,
     HostFiles,
     InventoryView,
     KubeletCheckpoint,
+    Outcomes,
     OwnCheckpoint,
     OwnershipCheck,
     PodLedger,
-    PodWriter,
 )
 
 log = get_logger("late-binding")
@@ -63,7 +58,6 @@ class LateBinding:
         self,
         plan: HandoverPlan,
         settings: VendorSettings,
-        origin: Origin,
         book: HandedOut,
         *,
         ledger: PodLedger,
@@ -73,16 +67,12 @@ class LateBinding:
         files: HostFiles,
         own: OwnCheckpoint,
         inventory: InventoryView,
-        writer: PodWriter,
-        sink: EventSink,
-        recorder: EventRecorder,
+        outcomes: Outcomes,
         metrics: NodeAgentMetrics,
-        clock: Clock,
         new_region_name: Callable[[], str],
     ) -> None:
         self._plan = plan
         self._settings = settings
-        self._origin = origin
         self._book = book
         self._ledger = ledger
         self._checkpoint = checkpoint
@@ -91,11 +81,8 @@ class LateBinding:
         self._files = files
         self._own = own
         self._inventory = inventory
-        self._writer = writer
-        self._sink = sink
-        self._recorder = recorder
+        self._outcomes = outcomes
         self._metrics = metrics
-        self._clock = clock
         self._new_region_name = new_region_name
         self._one_pod_at_a_time: dict[str, asyncio.Lock] = {}
         self._announced: set[str] = set()
@@ -298,7 +285,7 @@ class LateBinding:
         key = (entitlement.kubelet_uid(pod), container)
         if set(handed_out.as_handed(now)) != set(handed.slices) and key not in self._reported:
             self._reported.add(key)
-            self._warn(
+            self._outcomes.warn(
                 pod,
                 "AllocationChanged",
                 f"container {container}: annotation {self._settings.vendor.allocated_key} was changed after the cards "
@@ -314,31 +301,20 @@ class LateBinding:
         await self._persist()
 
     def _announce_failure(self, pod: kube.Pod, reason: str, holders: Iterable[str] = ()) -> None:
-        self._writer.want(pod, outcome.failure_annotations())
-        self._warn(pod, "AllocationFailed", reason)
+        self._outcomes.write(pod, outcome.failure_annotations())
         cached = [self._ledger.cached(uid) for uid in holders]
-        event = outcome.failed(
-            pod,
-            self._settings,
-            self._origin,
-            self._clock.now(),
-            reason=reason,
-            holders=[holder for holder in cached if holder is not None],
-        )
-        self._publish(event)
+        self._outcomes.announce_failed(pod, reason, [holder for holder in cached if holder is not None])
 
     def _announce_first(self, pod: kube.Pod, uid: str) -> None:
         if uid in self._announced:
             return
         self._announced.add(uid)
-        known = self._book.get(uid)
         if pod.annotations.get(keys.BIND_PHASE) != keys.BIND_PHASE_SUCCESS:
-            self._announce_success(pod, verified=known is None or known.verified)
+            self._announce_success(pod)
 
-    def _announce_success(self, pod: kube.Pod, *, verified: bool) -> None:
-        verification: Verification = "verified" if verified else "unverified"
-        self._writer.want(pod, outcome.success_annotations(pod, self._settings))
-        self._publish(outcome.allocated(pod, self._settings, self._origin, self._clock.now(), verification))
+    def _announce_success(self, pod: kube.Pod) -> None:
+        self._outcomes.write(pod, outcome.success_annotations(pod, self._settings))
+        self._outcomes.announce_allocated(pod, "verified")
 
     def announce_again(self, pod: kube.Pod) -> None:
         """After a start: what the pod does not show yet, though it was decided, is written and told once more."""
@@ -348,14 +324,7 @@ class LateBinding:
         if known.state == "failed" and pod.annotations.get(keys.BIND_PHASE) != keys.BIND_PHASE_FAILED:
             self._announce_failure(pod, known.reason)
         elif known.state == "allocated" and pod.annotations.get(keys.BIND_PHASE) == keys.BIND_PHASE_ALLOCATING:
-            self._announce_success(pod, verified=known.verified)
-
-    def _publish(self, event: events.AllocationAllocated | events.AllocationFailed) -> None:
-        self._sink.publish(event.subject(self._origin.prefix), events.encode(event), events.headers(event))
-
-    def _warn(self, pod: kube.Pod, reason: str, message: str) -> None:
-        about = ObjectReference(kind="Pod", name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.uid)
-        self._recorder.emit(about, reason=reason, message=message, event_type="Warning")
+            self._announce_success(pod)
 
 
 def new_pod(pod: kube.Pod) -> HandedPod:

@@ -25,6 +25,7 @@ from hami_model.register import Handoff
 from hami_model.vendors import VendorDescriptor
 
 from hami_node_agent.core.health import HealthChange
+from hami_node_agent.core.inventory import annotation_to_write
 from hami_node_agent.core.outcome import Origin
 from hami_node_agent.metrics import NodeAgentMetrics
 from hami_node_agent.ports import EventSink
@@ -167,12 +168,12 @@ class NodeRegistration:
         if self._cards is None or self._handoff is None or view is None:
             return None
         text = register.encode(self._descriptor, self._cards, self._handoff)
+        wanted = annotation_to_write(view.register, text, has_cards=bool(self._cards))
         # What the watch shows may be older than our own patch.
-        is_current = view.register == text or (self._said == text and not self._is_newer(view))
-        if not is_current:
+        if wanted is not None and not (self._said == text and not self._is_newer(view)):
             try:
                 written = await self._client.patch_annotations(
-                    NODES, self._origin.node, {self._descriptor.register_key: text}
+                    NODES, self._origin.node, {self._descriptor.register_key: wanted}
                 )
             except (Transient, Permanent) as error:
                 self._metrics.node_patches.labels("failed").inc()

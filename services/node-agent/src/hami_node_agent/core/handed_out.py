@@ -47,8 +47,6 @@ class HandedPod(msgspec.Struct, frozen=True, kw_only=True):
     state: State = "allocated"
     reason: str = ""
     """Why it failed."""
-    verified: bool = True
-    """The slices certainly went to this pod."""
     containers: dict[str, HandedContainer] = {}
 
 

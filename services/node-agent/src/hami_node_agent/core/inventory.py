@@ -100,6 +100,14 @@ def take_inventory(
     return Inventory(offered=tuple(offered), problems=tuple(problems))
 
 
+def annotation_to_write(current: str | None, wanted: str, *, has_cards: bool) -> str | None:
+    """What to write where `current` stands; None where nothing is to be written.
+
+    A node without cards says so only where something else stands there.
+    """
+    return None if current == wanted or (current is None and not has_cards) else wanted
+
+
 def kubelet_devices(inventory: Inventory, *, numa_topology: bool) -> tuple[KubeletDevice, ...]:
     """One id a slot, `<card>-<number>`. NUMA nodes only where kubelet's choice of an id decides about the card."""
     return tuple(

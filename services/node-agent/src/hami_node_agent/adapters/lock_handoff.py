@@ -1,0 +1,240 @@
+"""Allocate where the hand-off is `lock`, one call at a time: find the pod, answer, write the outcome, free the lock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from hami_chassis.clock import Clock
+from hami_chassis.errors import Permanent, Transient
+from hami_chassis.kube.errors import Conflict, NotFound
+from hami_chassis.log import get_logger
+from hami_model import env, kube, node_lock
+from hami_model.cards import Slots
+from hami_model.device_config import VendorSettings
+from hami_model.errors import MalformedAnnotation
+from hami_model.node_lock import PodName
+from kubelet_api import deviceplugin_v1beta1_pb2 as pb
+
+from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, RefusedForGoodError, new_pod
+from hami_node_agent.core import grant, handed_out, lock_allocate
+from hami_node_agent.core.entitlement import Refusal
+from hami_node_agent.core.handed_out import HandedContainer, HandedOut
+from hami_node_agent.core.lock_allocate import Plan, PreferredRequest, Served
+from hami_node_agent.core.outcome import failure_annotations
+from hami_node_agent.metrics import NodeAgentMetrics
+from hami_node_agent.ports import HostFiles, InventoryView, LockApi, Outcomes, OwnCheckpoint
+
+log = get_logger("lock-handoff")
+
+_RELEASE_TRIES: Final = 5
+_RELEASE_PAUSE_SECONDS: Final = 0.1
+
+
+class LockHandoff:
+    """Answers kubelet where the hand-off is the node lock."""
+
+    prefers = True
+
+    def __init__(
+        self,
+        plan: HandoverPlan,
+        settings: VendorSettings,
+        book: HandedOut,
+        *,
+        api: LockApi,
+        files: HostFiles,
+        own: OwnCheckpoint,
+        inventory: InventoryView,
+        outcomes: Outcomes,
+        metrics: NodeAgentMetrics,
+        clock: Clock,
+        new_region_name: Callable[[], str],
+        pre_start: LateBinding | None,
+    ) -> None:
+        """`pre_start` verifies before a container starts; without it nothing is verified."""
+        self._plan = plan
+        self._settings = settings
+        self._book = book
+        self._api = api
+        self._files = files
+        self._own = own
+        self._inventory = inventory
+        self._outcomes = outcomes
+        self._metrics = metrics
+        self._clock = clock
+        self._new_region_name = new_region_name
+        self._pre_start = pre_start
+        self._one_at_a_time = asyncio.Lock()
+
+    async def pre_start(self, device_ids: Sequence[str]) -> None:
+        if self._pre_start is not None:
+            await self._pre_start.pre_start(device_ids)
+
+    async def preferred(self, requests: Sequence[pb.ContainerPreferredAllocationRequest]) -> list[list[str]]:
+        """A wish only: where nobody can be told to be meant, kubelet chooses by itself."""
+        wanted = [
+            PreferredRequest(
+                available=tuple(request.available_deviceIDs),
+                must_include=tuple(request.must_include_deviceIDs),
+                size=request.allocation_size,
+            )
+            for request in requests
+        ]
+        async with self._one_at_a_time:
+            unserved = await self._unserved([[""] * request.size for request in wanted])
+        return lock_allocate.preferred(unserved, wanted)
+
+    async def _unserved(self, requests: Sequence[Sequence[str]]) -> Slots:
+        try:
+            lock, _ = await self._api.node_lock()
+            pod = await self._pod(lock, requests)
+        except (Transient, Permanent, RefusedForGoodError, MalformedAnnotation) as error:
+            log.info("no-preferred-devices", reason=str(error))
+            return ()
+        found = lock_allocate.to_allocate(pod, self._settings, self._handed(pod))
+        return () if isinstance(found, Refusal) else found
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[pb.ContainerAllocateResponse]:
+        """Raises Transient or RefusedForGoodError; then the pod, where it is known, is failed and holds no lock."""
+        async with self._one_at_a_time:
+            lock, version = await self._api.node_lock()
+            try:
+                pod = await self._pod(lock, requests)
+            except MalformedAnnotation as error:
+                raise RefusedForGoodError(f"nobody can tell which pod this is for: {error}") from error
+            try:
+                return await self._serve(pod, requests, lock, version)
+            except RefusedForGoodError as error:
+                await self._fail(pod, str(error), lock, version)
+                raise
+            except Transient as error:
+                # Kubelet does not ask again: it fails the pod's admission.
+                await self._fail(pod, str(error), lock, version)
+                raise
+
+    async def _pod(self, lock: str | None, requests: Sequence[Sequence[str]]) -> kube.Pod:
+        owner = lock_allocate.owner_of(lock)
+        if owner is not None:
+            try:
+                pod = await self._api.get_pod(owner.namespace, owner.name)
+            except NotFound:
+                log.warning("lock-owner-gone", owner=f"{owner.namespace}/{owner.name}")
+            else:
+                if lock_allocate.waits(pod, self._plan.node_name):
+                    return pod
+                log.warning("lock-owner-does-not-wait", owner=pod.key, phase=pod.status.phase)
+        found = lock_allocate.choose(
+            await self._api.pods_of_node(),
+            requests,
+            node_name=self._plan.node_name,
+            settings=self._settings,
+            handed={uid: self._positions(uid) for uid in self._book.uids()},
+        )
+        if isinstance(found, Refusal):
+            raise RefusedForGoodError(found.reason)
+        return found
+
+    def _handed(self, pod: kube.Pod) -> frozenset[int]:
+        return self._positions(pod.uid)
+
+    def _positions(self, uid: str) -> frozenset[int]:
+        known = self._book.get(uid)
+        return frozenset(handed.position for handed in known.containers.values()) if known is not None else frozenset()
+
+    async def _serve(
+        self, pod: kube.Pod, requests: Sequence[Sequence[str]], lock: str | None, version: str
+    ) -> list[pb.ContainerAllocateResponse]:
+        plan = lock_allocate.make_plan(
+            pod,
+            requests,
+            settings=self._settings,
+            known_cards={card.id: card for card in self._inventory.inventory.cards},
+            handed=self._handed(pod),
+        )
+        if isinstance(plan, Refusal):
+            raise RefusedForGoodError(plan.reason)
+        answers = [await self._answer(pod, served) for served in plan.served]
+        if plan.served:
+            await self._own.write(self._book)
+            await self._write_outcome(pod, plan, lock, version)
+        return answers
+
+    async def _answer(self, pod: kube.Pod, served: Served) -> pb.ContainerAllocateResponse:
+        indexes = {str(card.id): card.index for card in self._inventory.inventory.cards}
+        slices = grant.in_limit_order(served.slices, indexes)
+        region_name = self._new_region_name()
+        await self._files.prepare_container(pod.uid, served.container.name)
+        given = grant.make_grant(
+            slices,
+            served.container,
+            pod_uid=pod.uid,
+            region_name=region_name,
+            layout=self._plan.layout,
+            host=await self._files.state(),
+            policy=self._plan.limits,
+        )
+        self._book.add_container(
+            pod.uid,
+            new_pod(pod),
+            served.container.name,
+            HandedContainer(slices=handed_out.as_handed(slices), region_name=region_name, position=served.position),
+        )
+        self._metrics.handovers.labels("handed-over").inc()
+        log.info("handed-over", pod=pod.key, pod_uid=pod.uid, container=served.container.name, cards=given.card_ids)
+        return pb.ContainerAllocateResponse(
+            envs={**given.environment, env.VISIBLE_CARDS: ",".join(given.card_ids)},
+            mounts=[
+                pb.Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
+                for mount in given.mounts
+            ],
+        )
+
+    async def _write_outcome(self, pod: kube.Pod, plan: Plan, lock: str | None, version: str) -> None:
+        annotations = plan.annotations(self._settings)
+        try:
+            await self._api.patch_pod(pod, annotations)
+        except (Transient, Permanent) as error:
+            # What was handed out is in our own checkpoint; the pod shows it later.
+            log.warning("pod-patch-failed", pod=pod.key, reason=str(error))
+            self._outcomes.write(pod, annotations)
+        if plan.is_last:
+            self._outcomes.announce_allocated(pod, "")
+            await self._release(pod, lock, version)
+
+    async def _fail(self, pod: kube.Pod, reason: str, lock: str | None, version: str) -> None:
+        log.warning("allocate-failed", pod=pod.key, pod_uid=pod.uid, reason=reason)
+        self._metrics.handovers.labels("failed").inc()
+        self._book.fail(pod.uid, new_pod(pod), reason)
+        try:
+            await self._own.write(self._book)
+        except Transient as error:
+            log.warning("own-checkpoint-not-written", reason=str(error))
+        try:
+            await self._api.patch_pod(pod, failure_annotations())
+        except (Transient, Permanent) as error:
+            log.warning("pod-patch-failed", pod=pod.key, reason=str(error))
+            self._outcomes.write(pod, failure_annotations())
+        self._outcomes.announce_failed(pod, reason)
+        await self._release(pod, lock, version)
+
+    async def _release(self, pod: kube.Pod, lock: str | None, version: str) -> None:
+        """Whoever still wants the lock must not wait for us. What fails here is done by the watch of the node."""
+        owner = PodName(namespace=pod.metadata.namespace, name=pod.metadata.name)
+        for attempt in range(_RELEASE_TRIES):
+            try:
+                if attempt:
+                    await self._clock.sleep(_RELEASE_PAUSE_SECONDS * 2 ** (attempt - 1))
+                    lock, version = await self._api.node_lock()
+                if not node_lock.may_release(lock, owner):
+                    return
+                await self._api.clear_node_lock(version)
+            except (Transient, Conflict) as error:
+                log.info("node-lock-not-released-yet", pod=pod.key, reason=str(error))
+            except Permanent as error:
+                log.warning("node-lock-not-released", pod=pod.key, reason=str(error))
+                return
+            else:
+                self._metrics.locks_released.inc()
+                return

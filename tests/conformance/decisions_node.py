@@ -1,0 +1,54 @@
+"""Where the node agent answers otherwise than HAMi's, decided by what is asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vectors import Row
+
+NODE_SUSPICIONS = (
+    "limit-order",
+    "honour-kubelet",
+    "foreign-word",
+    "one-patch",
+    "negative-setting",
+    "no-memory-size",
+    "health-word",
+    "no-node-file",
+)
+
+
+def node_suspicion(row: Row) -> str | None:
+    config, devices = row["config"], row["devices"]
+    settings = config["device_config"]["nvidia"]
+    slots = [_entries(slot) for pod in row.get("pods", []) for slot in _to_allocate(pod).split(";")]
+    order = {device["uuid"]: device["index"] for device in devices}
+    allocates, registers = row["op"] == "allocate", row["op"] == "register"
+    kinds = {
+        "limit-order": allocates and any(_is_out_of_order(slot, order) for slot in slots),
+        "honour-kubelet": allocates and '"enablegetpreferredallocation": true' in (config["node_config_json"] or ""),
+        "foreign-word": allocates and any(fields[1] not in ("", "NVIDIA") for slot in slots for fields in slot),
+        "one-patch": any((fault["verb"], fault["resource"]) == ("patch", "pods") for fault in row["faults"]),
+        "negative-setting": any(isinstance(value, int | float) and value < 0 for value in settings.values()),
+        "no-memory-size": any(device.get("mem_query") == "NOT_SUPPORTED" for device in devices)
+        and not settings.get("preConfiguredDeviceMemory"),
+        "health-word": any(device.get("health", "Healthy") not in ("Healthy", "Unhealthy") for device in devices),
+        "no-node-file": registers and config["node_config_json"] is None,
+    }
+    return next((kind for kind, holds in kinds.items() if holds), None)
+
+
+def _to_allocate(pod: dict[str, Any]) -> str:
+    annotations = pod["metadata"].get("annotations") or {}
+    return str(annotations.get("hami.io/vgpu-devices-to-allocate", ""))
+
+
+def _entries(slot: str) -> list[list[str]]:
+    found = [item.split(",") for item in slot.split(":") if "," in item]
+    return [fields for fields in found if len(fields) >= 4]
+
+
+def _is_out_of_order(slot: list[list[str]], order: dict[str, int]) -> bool:
+    """Unequal shares, annotated in another order than containers see the cards."""
+    indexes = [order.get(fields[0], len(order)) for fields in slot]
+    return len({tuple(fields[2:4]) for fields in slot}) > 1 and indexes != sorted(indexes)
