@@ -151,4 +151,4 @@ def test_additions_are_named_once_and_with_a_reason() -> None:
     assert len(rows) == len(set(rows))
     assert all(addition.why for addition in additions.ADDITIONS)
     assert additions.names("pod-annotation") == {"hami.io/allocation-id", "hami.io/retry-at"}
-    assert additions.names("environment") == {"HAMI_HANDOFF"}
+    assert additions.names("environment") == {"HAMI_HANDOFF", "CUDA_DEVICE_SM_LIMIT_"}
