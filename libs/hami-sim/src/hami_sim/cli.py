@@ -208,7 +208,11 @@ def run(
     asked = Slice(cards=cards, memory_mib=mem_mib, memory_percent=mem_percent, cores_percent=cores)
     variables = dict(_variable(text) for text in env or ())
     pod = workload_pod(name or f"run-{uuid.uuid4().hex[:8]}", command, asked, variables)
-    raise typer.Exit(_run(run_pod(LocalCluster.attach(state), pod, namespace, say=_say, keep=keep)))
+
+    async def work() -> int:
+        return await run_pod(LocalCluster.attach(state), pod, namespace, say=_say, keep=keep)
+
+    raise typer.Exit(_run(work()))
 
 
 def _profile(nodes: int | None, cards: int | None, file: Path | None, *, controllers: bool) -> ClusterProfile:

@@ -1,0 +1,142 @@
+"""The command line where no cluster runs, and the pieces its commands are made of."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+
+import pytest
+from hami_model import events
+from hami_sim.cli import app
+from hami_sim.cluster.errors import ClusterError
+from hami_sim.cluster.follow_events import SeenEvent, as_json, as_text
+from hami_sim.cluster.log_files import log_lines
+from hami_sim.cluster.workload_pod import Slice, workload_pod
+from typer.testing import CliRunner
+
+NOW = datetime(2026, 11, 29, 12, 30, 5, tzinfo=UTC)
+
+
+def hami_sim(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, result.output
+
+
+class TestWithoutACluster:
+    @pytest.mark.parametrize(
+        "arguments",
+        ["status", "logs webhook", "events", "apply -f x", "delete pod/x", "run -- true"],
+    )
+    def test_commands_say_how_to_make_one(self, tmp_path, arguments):
+        command, *rest = arguments.split()
+        status, said = hami_sim(command, f"--state={tmp_path / 's'}", *rest)
+        assert status == 1
+        assert "holds no cluster" in said
+        assert "hami-sim up" in said
+
+    def test_down_has_nothing_to_do(self, tmp_path):
+        status, said = hami_sim("down", "--state", tmp_path / "s")
+        assert (status, "holds no cluster" in said) == (0, True)
+
+    def test_a_profile_excludes_the_options_it_replaces(self, tmp_path):
+        status, said = hami_sim("up", "--state", tmp_path / "s", "--profile", tmp_path / "p", "--nodes", 3)
+        assert (status, "--profile names nodes" in said) == (2, True)
+
+    def test_a_profile_that_is_not_there_is_named(self, tmp_path):
+        status, said = hami_sim("up", "--state", tmp_path / "s", "--profile", tmp_path / "p.yaml")
+        assert (status, "p.yaml" in said) == (1, True)
+        assert not (tmp_path / "s").exists()
+
+    @pytest.mark.parametrize("arguments", [(), ("pod/a", "-f", "x.yaml")])
+    def test_delete_wants_names_or_a_file(self, tmp_path, arguments):
+        status, said = hami_sim("delete", f"--state={tmp_path}", *arguments)
+        assert (status, "-f FILE" in said) == (2, True)
+
+    def test_variables_have_names(self, tmp_path):
+        status, said = hami_sim("run", f"--state={tmp_path}", "--env", "novalue", "--", "true")
+        assert (status, "NAME=VALUE" in said) == (2, True)
+
+
+class TestWorkloadPod:
+    @pytest.mark.parametrize(
+        ("asked", "limits"),
+        [
+            pytest.param(Slice(), {}, id="no cards"),
+            pytest.param(
+                Slice(cards=1, memory_mib=3000, cores_percent=30),
+                {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"},
+                id="a slice",
+            ),
+            pytest.param(
+                Slice(cards=2, memory_percent=50),
+                {"nvidia.com/gpu": "2", "nvidia.com/gpumem-percentage": "50"},
+                id="a percentage of two cards",
+            ),
+            pytest.param(
+                Slice(cards=1, cores_percent=0), {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0"}, id="no cores"
+            ),
+        ],
+    )
+    def test_limits(self, asked, limits):
+        assert asked.limits() == limits
+
+    def test_pod(self):
+        (main,) = workload_pod("p", ["a", "b"], Slice(cards=1), {"K": "v"})["spec"]["containers"]
+        assert (main["command"], main["env"]) == (["a", "b"], [{"name": "K", "value": "v"}])
+
+
+def seen(event: events.Event) -> SeenEvent:
+    return SeenEvent(subject=event.subject(), headers={"ce-id": event.id}, payload=events.encode(event))
+
+
+class TestEvents:
+    POD = events.PodRef(namespace="d", name="p", uid="u")
+
+    def test_a_line_for_a_person(self):
+        event = events.PlacementUnschedulable(
+            source="s",
+            time=NOW,
+            pod=self.POD,
+            nodes_considered=2,
+            nodes_never_fitting=0,
+            reasons={"x": 2},
+            reason="full",
+        )
+        line = as_text(seen(event))
+        assert line.split() == ["12:30:05", "placement.unschedulable", "pods/d/p", "full"]
+
+    @pytest.mark.parametrize("payload", [b"\xff", b"{}", b""])
+    def test_what_is_no_event_is_said(self, payload):
+        broken = SeenEvent(subject="hami.v1.x", headers={}, payload=payload)
+        assert as_text(broken) == f"hami.v1.x  {len(payload)} bytes that are no event"
+        assert json.loads(as_json(broken))["subject"] == "hami.v1.x"
+
+    def test_a_line_for_programs(self):
+        event = events.UsageNodeSampled(source="s", time=NOW, node="n", cards=())
+        shown = json.loads(as_json(seen(event)))
+        assert shown["headers"] == {"ce-id": event.id}
+        assert shown["payload"]["node"] == "n"
+
+
+class TestLogs:
+    async def test_lines_to_the_end(self, tmp_path):
+        file = tmp_path / "log"
+        file.write_bytes(b"a\nb\nrest")
+        assert [line async for line in log_lines(file, following=False)] == [b"a", b"b", b"rest"]
+
+    async def test_followed_lines_come_whole(self, tmp_path):
+        file = tmp_path / "log"
+        file.write_bytes(b"a\nhal")
+        lines = log_lines(file, following=True)
+        assert await anext(lines) == b"a"
+        waiting = asyncio.ensure_future(anext(lines))
+        await asyncio.sleep(0)
+        with file.open("ab") as log:
+            log.write(b"f\n")
+        assert await waiting == b"half"
+        await lines.aclose()
+
+    async def test_an_absent_file_is_named(self, tmp_path):
+        with pytest.raises(ClusterError, match="nothing"):
+            _ = [line async for line in log_lines(tmp_path / "nothing", following=False)]

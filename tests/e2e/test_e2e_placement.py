@@ -1,0 +1,135 @@
+"""Who waits, why, and what wakes whom; the sample pods; the commands that users type."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import jsonschema
+import pytest
+from hami_sim.cluster.artefacts import EXAMPLES
+from hami_sim.cluster.driver_description import card_ids
+from hami_sim.cluster.samples import apply_samples
+from hami_sim.cluster.schemas import SCHEMAS
+from world import HOLD, WORKLOAD, World, container, held_cards
+
+WHOLE = {"gpu": 1, "gpumem_percentage": 100, "gpucores": 100}
+
+
+async def test_the_sample_pods_run(world: World):
+    await apply_samples(world.cluster, EXAMPLES, namespace=world.namespace)
+    assert [line["granted_mib"] for line in await world.output("memory-limit")] == [4000]
+    shown = {pod.name: pod for pod in (await world.status()).pods if pod.namespace == world.namespace}
+    assert "CardInsufficientMemory" in shown["pending"].reason
+    assert [held.memory_used_mib for held in shown["slice"].cards] == [2500]
+    assert [held.memory_promised_mib for held in shown["slice"].cards] == [3000]
+
+
+async def test_a_pending_pod_says_why_in_an_event(world: World):
+    await world.create_pod("huge", HOLD, gpu=1, gpumem=900_000)
+    assert "CardInsufficientMemory" in await world.until_rejected("huge")
+    event = await world.until_event("huge", "CardInsufficientMemory")
+    assert event["type"] == "Warning"
+    assert len(event["message"]) < 1024
+
+
+async def test_the_end_of_a_pod_frees_its_card_for_the_waiting_one(world: World):
+    card = card_ids(world.cluster.plan("sim-1"))[2]
+    await world.create_pod("first", HOLD, card=card, **WHOLE)
+    await world.until_phase("first", "Running")
+    await world.create_pod("waiting", HOLD, card=card, **WHOLE)
+    await world.until_rejected("waiting")
+    await world.delete_pod("first")
+    await world.until_phase("waiting", "Running")
+    assert held_cards(await world.pod_status("waiting")) == {card}
+
+
+async def test_a_pod_that_has_done_its_work_frees_its_card_too(world: World):
+    card = card_ids(world.cluster.plan("sim-1"))[3]
+    hold_a_while = (WORKLOAD, "alloc", "--mib", "10", "--hold-seconds", "3")
+    await world.create_pod("first", hold_a_while, card=card, **WHOLE)
+    await world.until_phase("first", "Running")
+    await world.create_pod("waiting", HOLD, card=card, **WHOLE)
+    await world.until_phase("first", "Succeeded")
+    await world.until_phase("waiting", "Running")
+
+
+async def test_a_deployment(world: World):
+    labels = {"app": "web"}
+    spec = {"terminationGracePeriodSeconds": 1, "containers": [container(HOLD, gpu=1, gpumem=1500)]}
+    path = f"/apis/apps/v1/namespaces/{world.namespace}/deployments"
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    deployment = {"replicas": 3, "selector": {"matchLabels": labels}, "template": template}
+    await world.kube.post(path, {"metadata": {"name": "web"}, "spec": deployment})
+
+    async def until_available(count: int) -> list[str]:
+        await world.kube.wait_until(
+            f"{path}/web",
+            lambda found: found is not None and found["status"].get("availableReplicas", 0) == count,
+            timeout_seconds=120,
+        )
+        pods = (await world.kube.get(world.pods_path))["items"]
+        return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    names = await until_available(3)
+    await world.delete_pod(names[0])
+    assert set(await until_available(3)) - set(names)
+    await world.kube.patch(f"{path}/web", {"spec": {"replicas": 1}}, content_type="application/merge-patch+json")
+    assert len(await until_available(1)) >= 1
+
+
+async def test_a_namespaces_quota_holds_a_pod_back(world: World):
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.nvidia.com/gpumem": "5000"}}}
+    await world.kube.post(f"/api/v1/namespaces/{world.namespace}/resourcequotas", quota)
+    ran = await world.run("--mem-mib=6000", "--", WORKLOAD, "info")
+    assert ran.returncode == 1
+    assert "quota" in ran.stderr.lower()
+
+
+class TestCommands:
+    async def test_status_as_json_follows_its_schema(self, world: World):
+        await world.create_pod("shown", HOLD, gpu=1, gpumem=1000)
+        await world.until_phase("shown", "Running")
+        printed = await asyncio.to_thread(world.command, "status", "--json")
+        status = json.loads(printed.stdout)
+        jsonschema.validate(status, json.loads((SCHEMAS / "status.json").read_text()))
+        assert printed.returncode == 0
+        assert {pod["phase"] for pod in status["pods"] if pod["namespace"] == world.namespace} == {"Running"}
+        assert [len([card for card in status["cards"] if card["node"] == node]) for node in ("sim-0", "sim-1")] == [
+            4,
+            4,
+        ]
+        assert {service["state"] for service in status["services"]} == {"ready"}
+
+    async def test_run_gives_the_commands_output_and_exit_code(self, world: World):
+        ran = await world.run("--mem-mib=1234", "--", WORKLOAD, "over-alloc")
+        assert ran.returncode == 0
+        assert json.loads(ran.stdout)["granted_mib"] == 1234
+        assert (await world.run("--mem-mib=100", "--", "sh", "-c", "exit 7")).returncode == 7
+        assert not (await world.kube.get(world.pods_path))["items"]
+
+    async def test_run_says_what_is_wrong_with_what_is_asked(self, world: World):
+        ran = await world.run("--cards=1", "--mem-percent=50", "--cores=30", "--name=Not_A_Name", "--", "true")
+        assert ran.returncode == 1
+        assert "Not_A_Name" in ran.stderr
+
+    async def test_kubectl_logs(self, world: World):
+        await world.create_pod("writes", ("sh", "-c", "echo one; echo two"))
+        await world.until_phase("writes", "Succeeded")
+        printed = await asyncio.to_thread(world.command, "logs", f"--namespace={world.namespace}", "pod/writes")
+        assert printed.stdout == "one\ntwo\n"
+
+    @pytest.mark.parametrize("service", ["webhook", "node-agent-sim-1", "kube-apiserver"])
+    async def test_logs_of_services(self, world: World, service: str):
+        printed = await asyncio.to_thread(world.command, "logs", service)
+        assert (printed.returncode, bool(printed.stdout)) == (0, True)
+
+    async def test_apply_and_delete(self, world: World, tmp_path):
+        file = tmp_path / "pod.json"
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container(HOLD)]}}
+        file.write_text(json.dumps(body))
+        here = f"--namespace={world.namespace}"
+        assert (await asyncio.to_thread(world.command, "apply", here, "-f", str(file))).returncode == 0
+        await world.until_phase("p", "Running")
+        assert (await asyncio.to_thread(world.command, "delete", here, "pod/p")).returncode == 0
+        assert not (await world.kube.get(world.pods_path))["items"]
