@@ -33,6 +33,21 @@ async def test_a_pending_pod_says_why_in_an_event(world: World):
     assert len(event["message"]) < 1024
 
 
+async def test_explain_says_card_by_card_why_a_pod_waits(world: World):
+    await world.create_pod("huge", HOLD, gpu=1, gpumem=900_000)
+    await world.until_rejected("huge")
+    explained = await asyncio.to_thread(
+        world.command,
+        "explain",
+        f"--server={world.cluster.nats_url}",
+        f"{world.namespace}/huge",
+        program="hami-scheduler",
+    )
+    assert explained.returncode == 0, explained.stderr
+    for word in ("sim-0", "sim-1", "CardInsufficientMemory", "asked 900000"):
+        assert word in explained.stdout
+
+
 async def test_the_end_of_a_pod_frees_its_card_for_the_waiting_one(world: World):
     card = card_ids(world.cluster.plan("sim-1"))[2]
     await world.create_pod("first", HOLD, card=card, **WHOLE)

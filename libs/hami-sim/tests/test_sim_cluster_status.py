@@ -15,7 +15,10 @@ from hami_model.ids import CardId
 from hami_model.vendors import vendor
 from hami_sim.cluster import schemas
 from hami_sim.cluster.artefacts import EXAMPLES
+from hami_sim.cluster.cards_arrived import first_missing
+from hami_sim.cluster.driver_description import card_ids
 from hami_sim.cluster.ledger_view import cards_of_node, node_status, pod_status
+from hami_sim.cluster.profile import node_plans, uniform_profile
 from hami_sim.cluster.samples import EXPECTED_LABEL, expected_count, missing_in
 from hami_sim.cluster.status import ClusterStatus, ServiceStatus
 from hami_sim.cluster.tables import next_steps, render
@@ -181,8 +184,8 @@ class TestTables:
         assert all(line == line.rstrip() for line in render(whole_status()).splitlines())
 
     def test_next_steps_name_another_state_directory(self):
-        assert "--state" not in next_steps(".hami-sim", "k", "kubectl")
-        assert "--state other" in next_steps("other", "k", "kubectl")
+        assert "--state" not in next_steps(".hami-sim", "k", "kubectl", "nats://x")
+        assert "--state other" in next_steps("other", "k", "kubectl", "nats://x")
 
 
 class TestSchemas:
@@ -220,3 +223,29 @@ class TestSamples:
     def test_what_is_missing(self, pods, said):
         missing = missing_in(pods, 1)
         assert missing is None if said is None else said in missing
+
+
+class TestCardsArrived:
+    PLANS = node_plans(uniform_profile(1, 2))
+
+    def node(self, *, ids: tuple[str, ...], allocatable: str = "20", healthy: bool = True) -> dict:
+        cards = [card(index, healthy=healthy) for index in range(len(ids))]
+        named = [msgspec.structs.replace(one, id=CardId(card_id)) for one, card_id in zip(cards, ids, strict=True)]
+        return {
+            "metadata": {"name": "sim-0", "annotations": {NVIDIA.register_key: register.encode(NVIDIA, named)}},
+            "status": {"allocatable": {"nvidia.com/gpu": allocatable}},
+        }
+
+    def test_all_there(self):
+        assert first_missing([self.node(ids=card_ids(self.PLANS[0]))], self.PLANS) is None
+
+    def test_what_is_missing_is_named(self):
+        ids = card_ids(self.PLANS[0])
+        assert "sim-0 is not there" in first_missing([], self.PLANS)
+        assert NVIDIA.register_key in first_missing([{"metadata": {"name": "sim-0"}}], self.PLANS)
+        assert ids[1] in first_missing([self.node(ids=ids[:1])], self.PLANS)
+        assert ids[0] in first_missing([self.node(ids=ids, healthy=False)], self.PLANS)
+        assert "allocatable" in first_missing([self.node(ids=ids, allocatable="0")], self.PLANS)
+
+    def test_nodes_without_cards_are_not_waited_for(self):
+        assert first_missing([], node_plans(uniform_profile(3, 0))) is None

@@ -88,7 +88,8 @@ def up(
         print()
         print(render(await observe(cluster)))
         print()
-        print(next_steps(str(state), str(cluster.kubeconfig), str(cluster.control_plane.binaries.kubectl)))
+        kubectl = str(cluster.control_plane.binaries.kubectl)
+        print(next_steps(str(state), str(cluster.kubeconfig), kubectl, cluster.nats_url))
 
     _run(work())
 

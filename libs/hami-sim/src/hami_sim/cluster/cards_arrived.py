@@ -13,21 +13,36 @@ from hami_model.vendors import vendor
 
 from hami_sim.cluster.driver_description import card_ids
 from hami_sim.cluster.profile import NodePlan
+from hami_sim.cluster.scheduler_view import SchedulerSilentError, cards_in_book
 from hami_sim.controlplane import RestClient
 
 _POLL_SECONDS = 0.25
 NVIDIA = vendor("NVIDIA")
 
 
-async def wait_for_cards(client: RestClient, plans: Sequence[NodePlan], *, timeout_seconds: float) -> str | None:
+async def wait_for_cards(
+    client: RestClient, nats_url: str, plans: Sequence[NodePlan], *, timeout_seconds: float
+) -> str | None:
     """None when all is there, else what is still missing after the time."""
     deadline = time.monotonic() + timeout_seconds
     while True:
         nodes = (await client.get("/api/v1/nodes"))["items"]
-        missing = first_missing(nodes, plans)
+        missing = first_missing(nodes, plans) or await _missing_in_book(nats_url, plans)
         if missing is None or time.monotonic() > deadline:
             return missing
         await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _missing_in_book(nats_url: str, plans: Sequence[NodePlan]) -> str | None:
+    wanted = {card_id: plan.name for plan in plans for card_id in card_ids(plan)}
+    if not wanted:
+        return None
+    try:
+        known = await cards_in_book(nats_url)
+    except SchedulerSilentError as error:
+        return f"no scheduler answers at {error}"
+    absent = [node for card_id, node in wanted.items() if card_id not in known]
+    return f"the scheduler does not know {len(absent)} cards of {', '.join(dict.fromkeys(absent))}" if absent else None
 
 
 def first_missing(nodes: Sequence[dict[str, Any]], plans: Sequence[NodePlan]) -> str | None:

@@ -69,7 +69,7 @@ async def _bring_up(cluster: LocalCluster, binaries: Binaries, progress: Progres
             await _register_webhook(cluster, progress)
     progress("waiting until all cards can be asked for")
     async with cluster.client() as client:
-        missing = await wait_for_cards(client, cluster.plans, timeout_seconds=CARDS_TIMEOUT_SECONDS)
+        missing = await wait_for_cards(client, cluster.nats_url, cluster.plans, timeout_seconds=CARDS_TIMEOUT_SECONDS)
     if missing is not None:
         raise ClusterError(f"after {CARDS_TIMEOUT_SECONDS:.0f} s {missing}.\n{_log_tails(cluster)}")
 

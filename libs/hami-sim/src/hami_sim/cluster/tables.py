@@ -110,7 +110,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def next_steps(state: str, kubeconfig: str, kubectl: str) -> str:
+def next_steps(state: str, kubeconfig: str, kubectl: str, nats: str) -> str:
     """What to try now."""
     option = "" if state == ".hami-sim" else f" --state {state}"
     return "\n".join(
@@ -119,6 +119,7 @@ def next_steps(state: str, kubeconfig: str, kubectl: str) -> str:
             f"  hami-sim run{option} --mem-mib 4000 -- vgpu-workload over-alloc    # refused its 4,001st MiB",
             f"  hami-sim events{option}                                            # everything as it happens",
             f"  hami-sim status{option}                                            # this table",
+            f"  hami-scheduler explain --server {nats} default/pending            # why a pod waits, card by card",
             f"  {kubectl} --kubeconfig {kubeconfig} get pods -A",
             f"  hami-sim down{option}",
         )
