@@ -43,6 +43,10 @@ void vgi_sweep(void) {
 }
 
 void vgi_leave(void) {
+    const struct vg_slot_owner *self = &vg_extension_of(vgi_region)->owners[vgi_process->slot];
+    /* Other threads may be between two counters; no new ones begin. */
+    for (unsigned waits = 0; atomic_load(&self->busy) != 0 && waits < QUIET_WAITS; waits++)
+        vgi_sleep_microseconds(1000);
     /* Where this fails the next one who looks finds our pid gone. */
     (void)reclaim(true, vgi_own_pid(), SWEEP_LOCK_MS);
 }

@@ -41,23 +41,23 @@ static ssize_t read_file(const char *path, char *out, size_t size) {
     return length;
 }
 
-/* State letter and start time of a process; false when they cannot be read. The name in the second field may hold
- * blanks and parentheses: fields count from the last one. */
-static bool read_stat(int32_t pid, char *state, uint64_t *start_time) {
+struct process_stat {
+    char state;
+    unsigned threads;
+    uint64_t start_time;
+};
+
+/* False when it cannot be read. The name in the second field may hold blanks and parentheses: fields count from the
+ * last one. */
+static bool read_stat(int32_t pid, struct process_stat *stat) {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     if (read_file(path, text, sizeof text) <= 0)
         return false;
-    char *field = strrchr(text, ')');
-    if (field == NULL || sscanf(field + 1, " %c", state) != 1)
-        return false;
-    char *rest = field + 2;
-    for (int number = 3; number < 22 && rest != NULL; number++) {
-        rest = strchr(rest, ' ');
-        if (rest != NULL)
-            rest++;
-    }
-    return rest != NULL && sscanf(rest, "%lu", start_time) == 1;
+    const char *third = strrchr(text, ')');
+    return third != NULL &&
+           sscanf(third + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %u %*s %lu",
+                  &stat->state, &stat->threads, &stat->start_time) == 3;
 }
 
 static uint64_t own_pid_namespace(void) {
@@ -77,16 +77,16 @@ static int32_t own_host_pid(void) {
 
 struct vgi_identity vgi_identify_self(void) {
     struct vgi_identity self = {.pid = vgi_own_pid()};
-    char state = 0;
-    (void)read_stat(self.pid, &state, &self.start_time); /* 0 where /proc is not mounted */
+    struct process_stat stat;
+    if (read_stat(self.pid, &stat)) /* else /proc is not mounted */
+        self.start_time = stat.start_time;
     self.pid_namespace = own_pid_namespace();
     self.host_pid = own_host_pid();
     return self;
 }
 
 bool vgi_is_gone(const struct vgi_identity *owner) {
-    char state = 0;
-    uint64_t start_time = 0;
+    struct process_stat stat;
     uint64_t own_namespace = own_pid_namespace();
     /* A pid of another namespace names some other process here. */
     if (owner->pid_namespace != 0 && own_namespace != 0 && owner->pid_namespace != own_namespace)
@@ -95,10 +95,11 @@ bool vgi_is_gone(const struct vgi_identity *owner) {
         return true;
     if (kill(owner->pid, 0) != 0 && errno == ESRCH)
         return true;
-    if (!read_stat(owner->pid, &state, &start_time))
+    if (!read_stat(owner->pid, &stat))
         return false;
-    bool reused = owner->start_time != 0 && start_time != owner->start_time;
-    return reused || state == 'Z' || state == 'X' || state == 'x';
+    bool reused = owner->start_time != 0 && stat.start_time != owner->start_time;
+    /* A zombie with threads is a process whose first thread ended before the others. */
+    return reused || ((stat.state == 'Z' || stat.state == 'X') && stat.threads <= 1);
 }
 
 void *vgi_page_wiped_on_fork(void) {

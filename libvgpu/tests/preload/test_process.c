@@ -1,9 +1,11 @@
 /* What processes do to the library and it to them: environments, forks, exec, contexts, NVML, programs without CUDA. */
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -179,6 +181,43 @@ static void body_fork_after_init(void) {
     CHECK_EQUAL(seen_free(), 100 * MIB);
 }
 
+/* A child made without the C library's knowing: its exit leaves the parent's account as it is. */
+static void body_raw_clone(void) {
+    CUdeviceptr pointer = 0;
+    int status = 0;
+    use_device(0);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 40 * MIB), CUDA_SUCCESS);
+    pid_t pid = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (pid == 0)
+        exit(0);
+    waitpid(pid, &status, 0);
+    CHECK_EQUAL(status, 0);
+    CHECK_EQUAL(seen_free(), 60 * MIB);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 61 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+/* A thread goes on after the first one ended: the process is no zombie to be reclaimed. */
+static void *hold_alone(void *unused) {
+    char output[SANDBOX_OUTPUT];
+    (void)unused;
+    const char *argv[] = {WORKLOAD, "alloc", "--mib", "61", NULL};
+    struct sandbox here = {.directory = ""};
+    snprintf(here.directory, sizeof here.directory, "%s", getenv("VGPU_TEST_DIRECTORY"));
+    snprintf(here.region, sizeof here.region, "%s", getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"));
+    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=100m", NULL};
+    CHECK_EQUAL(sandbox_run(&here, true, environment, argv, output), 4);
+    exit(check_done());
+}
+
+static void body_first_thread_ends(void) {
+    CUdeviceptr pointer = 0;
+    pthread_t thread;
+    use_device(0);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 40 * MIB), CUDA_SUCCESS);
+    pthread_create(&thread, NULL, hold_alone, NULL);
+    pthread_exit(NULL);
+}
+
 /* A program that becomes another keeps its pid; the driver frees its memory, and so do we. */
 static void body_exec(void) {
     CUdeviceptr pointer = 0;
@@ -227,6 +266,19 @@ static void body_launch(void) {
     fflush(stdout);
     CHECK_EQUAL(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), CUDA_SUCCESS);
     printf("released\n");
+}
+
+/* A library that looks for what comes after it, and we come before it: it gets the hook all the same. */
+static void body_next(void) {
+    void *library = dlopen(VGPU_TEST_NEXT_LIBRARY, RTLD_NOW);
+    void *(*next)(const char *) =
+        library == NULL ? NULL : (void *(*)(const char *))(uintptr_t)dlsym(library, "find_next");
+    if (!CHECK(next != NULL))
+        return;
+    CHECK(next("cuMemAlloc_v2") == dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
+    CHECK(next("cuDeviceGet") != NULL);
+    CHECK(next("cuDeviceGet") == next("cuDeviceGet"));
+    CHECK(next("find_next") == NULL); /* its own lies before what comes after it */
 }
 
 /* A program that has nothing to do with CUDA: nothing happens to it, and dlsym is libc's. */
@@ -292,6 +344,9 @@ static const struct {
     {"ordinals", body_ordinals},
     {"fork-after-init", body_fork_after_init},
     {"exec", body_exec},
+    {"raw-clone", body_raw_clone},
+    {"first-thread-ends", body_first_thread_ends},
+    {"next", body_next},
     {"launch", body_launch},
     {"plain", body_plain},
     {"nvml", body_nvml},
@@ -321,8 +376,9 @@ static void test_bodies(void) {
     static const struct {
         const char *body;
         const char *const *environment;
-    } rows[] = {{"before-init", small}, {"bad-arguments", small}, {"driver-fails", large},    {"managed", small},
-                {"contexts", small},    {"vmm", small},           {"fork-after-init", small}, {"exec", small}};
+    } rows[] = {{"before-init", small},     {"bad-arguments", small}, {"driver-fails", large},
+                {"managed", small},         {"contexts", small},      {"vmm", small},
+                {"fork-after-init", small}, {"exec", small},          {"raw-clone", small}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct sandbox sandbox = sandbox_make();
         run_one(&sandbox, rows[i].body, rows[i].environment);
@@ -440,6 +496,16 @@ static void test_nvml_alone(void) {
     sandbox_remove(&sandbox);
 }
 
+static void test_first_thread_ends(void) {
+    struct sandbox sandbox = sandbox_make();
+    char directory[128];
+    snprintf(directory, sizeof directory, "VGPU_TEST_DIRECTORY=%s", sandbox.directory);
+    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=100m", directory, NULL};
+    run_one(&sandbox, "first-thread-ends", environment);
+    run_one(&sandbox, "next", environment);
+    sandbox_remove(&sandbox);
+}
+
 static void test_launches(void) {
     struct sandbox sandbox = sandbox_make();
     char output[SANDBOX_OUTPUT];
@@ -468,6 +534,7 @@ int main(int argc, char **argv) {
     test_first_process_without_limits();
     test_plain_program();
     test_nvml_alone();
+    test_first_thread_ends();
     test_launches();
     return check_done();
 }

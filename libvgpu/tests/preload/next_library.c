@@ -1,0 +1,9 @@
+/* A library of its own place in the search order: what comes after it is not what comes after the program. */
+#include <dlfcn.h>
+#include <stddef.h>
+
+__attribute__((visibility("default"))) void *find_next(const char *name);
+
+void *find_next(const char *name) {
+    return dlsym(RTLD_NEXT, name);
+}
