@@ -180,6 +180,13 @@ async def test_a_view_of_the_cards_that_has_grown_old_is_none() -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_a_defect_of_the_driver_adapter_ends_the_loop() -> None:
+    watched = Watched()
+    watched.driver.answers = None  # type: ignore[assignment]
+    with pytest.raises(AttributeError):
+        await watched.host.run()
+
+
 async def test_failing_queries_are_counted_by_name() -> None:
     watched = Watched()
     watched.driver.reading = HostReading(cards=(host_card(),), failures={"power": 2})

@@ -6,6 +6,9 @@ The driver has a loop of its own, since a call into a sick driver may take minut
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Thread
 
 from hami_chassis.clock import Clock
 from hami_chassis.log import get_logger
@@ -38,7 +41,7 @@ class HostWatch:
 
     async def run(self) -> None:
         while True:
-            self._take(await asyncio.to_thread(self._source.read))
+            self._take(await _in_daemon_thread(self._source.read))
             await self._clock.sleep(self._period_seconds)
 
     def latest(self) -> HostReading:
@@ -59,6 +62,32 @@ class HostWatch:
             self._logged = state
             (log.warning if reading.problem or reading.failures else log.info)("driver", state=state)
         self.answered.set()
+
+
+async def _in_daemon_thread(call: Callable[[], HostReading]) -> HostReading:
+    """Like asyncio.to_thread, but a call that never returns does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[HostReading] = loop.create_future()
+
+    def deliver(result: HostReading | None, error: Exception | None) -> None:
+        if answer.done():
+            return
+        if result is not None:
+            answer.set_result(result)
+        elif error is not None:
+            answer.set_exception(error)
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = call()
+        except Exception as raised:  # noqa: BLE001  # handed to the task that waits for it
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(deliver, result, error)
+
+    Thread(target=work, name="driver", daemon=True).start()
+    return await answer
 
 
 class Sampler:

@@ -1,0 +1,364 @@
+"""The monitor's process over the real libvgpu in real processes: what it tells equals the simulated driver's books.
+
+Containers are local processes with the environment and the folder that the node-agent gives them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import nats
+import pytest
+from hami_model import events
+from hami_sim.fake_kube import FakeKube
+from hami_sim.loopback_ports import choose_free_ports
+from prometheus_client.parser import text_string_to_metric_families
+
+BUILD = Path(__file__).parents[2] / "libvgpu/build"
+CARDS = ("GPU-11111111-2222-3333-4444-000000000000", "GPU-11111111-2222-3333-4444-000000000001")
+MIB = 1 << 20
+NODE = "sim-0"
+PERIOD_SECONDS = 0.2
+
+Json = dict[str, Any]
+
+
+class SimulatedNode:
+    """A node's folders, its driver, and the containers on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.hook_path = root / "hook"
+        self.containers = self.hook_path / "vgpu/containers"
+        self.containers.mkdir(parents=True)
+        description = {
+            "driver_version": "570.124.06",
+            "cuda_version": "12.8",
+            "cards": [
+                {
+                    "uuid": card,
+                    "name": "NVIDIA A100-SXM4-40GB",
+                    "memory_mib": 40960,
+                    "pci_bus_id": f"00000000:0{n}:00.0",
+                }
+                for n, card in enumerate(CARDS, start=1)
+            ],
+        }
+        (root / "driver.json").write_text(json.dumps(description))
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HAMI_SIM_DRIVER": str(root / "driver.json"),
+            "HAMI_SIM_STATE": str(root / "state"),
+        }
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def folder(self, pod: str) -> Path:
+        return self.containers / f"uid-{pod}_main"
+
+    def run(self, pod: str, card: int, limit_mib: int, *command: str) -> subprocess.Popen[str]:
+        """A container's process, once it has said its first word."""
+        process = self.start(pod, card, limit_mib, *command)
+        assert process.stdout is not None
+        assert process.stdout.readline(), "the workload ended without a word"
+        return process
+
+    def start(self, pod: str, card: int, limit_mib: int, *command: str) -> subprocess.Popen[str]:
+        folder = self.folder(pod)
+        folder.mkdir(exist_ok=True)
+        process = subprocess.Popen(
+            [BUILD / "bin/vgpu-workload", *command],
+            env={
+                **self.environment,
+                "HAMI_SIM_VISIBLE_DEVICES": str(card),
+                "LD_LIBRARY_PATH": str(BUILD / "sim"),
+                "LD_PRELOAD": str(BUILD / "lib/libvgpu.so"),
+                "CUDA_DEVICE_MEMORY_LIMIT_0": f"{limit_mib}m",
+                "CUDA_DEVICE_SM_LIMIT": "30",
+                "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(folder / "region.cache"),
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def driver(self, *command: str) -> str:
+        return subprocess.run(
+            [BUILD / "bin/sim-driver", *command], env=self.environment, check=True, capture_output=True, text=True
+        ).stdout
+
+    def books(self) -> Json:
+        found: Json = json.loads(self.driver("books"))
+        return found
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def pod(name: str, card: int, memory_mib: int, cores: int = 30) -> Json:
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": f"uid-{name}",
+            "labels": {"hami.io/vgpu-node": NODE},
+            "annotations": {"hami.io/vgpu-devices-allocated": f"{CARDS[card]},NVIDIA,{memory_mib},{cores}:;"},
+        },
+        "spec": {"nodeName": NODE, "containers": [{"name": "main"}]},
+        "status": {"phase": "Running"},
+    }
+
+
+class Monitor:
+    """The running service, seen from outside."""
+
+    def __init__(self, url: str, client: aiohttp.ClientSession, process: asyncio.subprocess.Process) -> None:
+        self.url = url
+        self.process = process
+        self._client = client
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self._client.get(self.url + path) as response:
+            return response.status, await response.text()
+
+    async def series(self) -> dict[tuple[str, ...], float]:
+        """Values by name and the values of pod, container, card and what else tells series apart."""
+        _, text = await self.get("/metrics")
+        wanted = ("pod", "card", "state", "of", "query")
+        return {
+            (one.name, *(one.labels[label] for label in wanted if label in one.labels)): one.value
+            for family in text_string_to_metric_families(text)
+            for one in family.samples
+        }
+
+    async def until(self, holds: Callable[[dict[tuple[str, ...], float]], bool]) -> dict[tuple[str, ...], float]:
+        while True:
+            found = await self.series()
+            if holds(found):
+                return found
+            await asyncio.sleep(PERIOD_SECONDS / 2)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Any:
+    found = SimulatedNode(tmp_path)
+    yield found
+    found.end()
+
+
+@pytest.fixture
+async def kube() -> AsyncIterator[FakeKube]:
+    fake = FakeKube()
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@asynccontextmanager
+async def monitor_of(node: SimulatedNode, kube: FakeKube, servers: str = "", *sets: str) -> AsyncIterator[Monitor]:
+    (port,) = choose_free_ports(1)
+    values = (
+        f"node.name={NODE}",
+        f"node.hook_path={node.hook_path}",
+        f"node.driver_library_folder={BUILD / 'sim'}",
+        f"sampling.period_seconds={PERIOD_SECONDS}",
+        f"observation.port={port}",
+        f"kube.kubeconfig={kube.url}",
+        f"bus.servers={servers}",
+        *sets,
+    )
+    arguments = [word for value in values for word in ("--set", value)]
+    process = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).with_name("hami-monitor")), "serve", *arguments, env=node.environment
+    )
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        found = Monitor(f"http://127.0.0.1:{port}", client, process)
+        try:
+            await ready(found.get)
+            yield found
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            assert await process.wait() == 0
+
+
+async def ready(get: Callable[[str], Awaitable[tuple[int, str]]]) -> None:
+    while True:
+        try:
+            status, _ = await get("/readyz")
+        except aiohttp.ClientConnectionError:
+            status = 0
+        if status == 200:
+            return
+        await asyncio.sleep(0.05)
+
+
+def used(name: str, card: int = 0) -> tuple[str, ...]:
+    return ("hami_slice_memory_used_bytes", name, CARDS[card])
+
+
+async def test_what_is_told_equals_the_books_of_the_driver(node: SimulatedNode, kube: FakeKube, nats_url: str) -> None:
+    kube.put("pods", pod("a", 0, 4000))
+    kube.put("pods", pod("b", 0, 2000))
+    kube.put("pods", pod("idle", 1, 1000))
+    first = node.run("a", 0, 4000, "alloc", "--mib", "1500", "--hold-until-signal")
+    second = node.run("b", 0, 2000, "alloc", "--mib", "700", "--hold-until-signal")
+    client = await nats.connect(nats_url)
+    subscription = await client.subscribe(f"hami.v1.usage.team.{NODE}.uid-a")
+    cards_told = await client.subscribe(f"hami.v1.usage-node.{NODE}")
+    async with monitor_of(node, kube, nats_url) as monitor:
+        found = await monitor.until(lambda series: used("b") in series)
+        by_pid = {process["pid"]: process["used_bytes"] for process in node.books()["cards"][0]["processes"]}
+        assert by_pid == {first.pid: 1500 * MIB, second.pid: 700 * MIB}
+        assert (found[used("a")], found[used("b")]) == (by_pid[first.pid], by_pid[second.pid])
+        assert found["hami_card_memory_used_bytes", CARDS[0]] == node.books()["cards"][0]["used_bytes"]
+        assert found["hami_card_memory_promised_bytes", CARDS[0]] == 6000 * MIB
+        assert found["hami_slice_memory_limit_bytes", "a", CARDS[0]] == 4000 * MIB
+        assert found["hami_slice_memory_promised_bytes", "idle", CARDS[1]] == 1000 * MIB
+        assert used("idle", 1) not in found
+        assert found["hami_card_processes", CARDS[0], "pod"] == 2
+        assert found["hami_card_processes", CARDS[0], "other"] == 0
+
+        usage = events.decode((await subscription.next_msg(timeout=30)).data)
+        assert isinstance(usage, events.UsageSampled)
+        card = usage.containers[0].cards[0]
+        assert (card.memory_used_bytes, card.memory_promised_bytes) == (1500 * MIB, 4000 * MIB)
+        told = events.decode((await cards_told.next_msg(timeout=30)).data)
+        assert isinstance(told, events.UsageNodeSampled)
+        owners = {process.pid: process.used_by.name for process in told.cards[0].processes if process.used_by}
+        assert owners == {first.pid: "a", second.pid: "b"}
+
+        second.terminate()
+        second.wait()
+        await monitor.until(lambda series: series[used("b")] == 0)
+    await client.close()
+
+
+async def test_launches_show_as_use_of_cores(node: SimulatedNode, kube: FakeKube) -> None:
+    kube.put("pods", pod("busy", 0, 1000))
+    node.start("busy", 0, 1000, "launch", "--seconds", "100")  # says its word at the end
+    cores = ("hami_slice_cores_used_ratio", "busy", CARDS[0])
+    async with monitor_of(node, kube) as monitor:
+        found = await monitor.until(lambda series: series.get(cores, 0) > 0)
+        assert found[cores] <= 1
+
+
+async def test_a_lost_card_leaves_the_rest_to_be_seen(node: SimulatedNode, kube: FakeKube) -> None:
+    kube.put("pods", pod("a", 0, 4000))
+    kube.put("pods", pod("b", 1, 2000))
+    node.run("a", 0, 4000, "alloc", "--mib", "1500", "--hold-until-signal")
+    node.run("b", 1, 2000, "alloc", "--mib", "700", "--hold-until-signal")
+    used_of = [("hami_card_memory_used_bytes", card) for card in CARDS]
+    async with monitor_of(node, kube) as monitor:
+        await monitor.until(lambda series: set(used_of) <= series.keys())
+        node.driver("lose", "0")
+        found = await monitor.until(lambda series: used_of[0] not in series)
+        assert found[used_of[1]] == 700 * MIB
+        assert found["hami_card_memory_promised_bytes", CARDS[0]] == 4000 * MIB
+        assert (found[used("a")], found[used("b", 1)]) == (1500 * MIB, 700 * MIB)
+        assert found["hami_monitor_driver_failures_total", "handle"] > 0
+        node.driver("restore", "0")
+        await monitor.until(lambda series: used_of[0] in series)
+
+
+async def test_a_slow_driver_holds_up_no_slice(node: SimulatedNode, kube: FakeKube) -> None:
+    kube.put("pods", pod("a", 0, 4000))
+    first = node.run("a", 0, 4000, "alloc", "--mib", "1500", "--hold-until-signal")
+    async with monitor_of(node, kube) as monitor:
+        await monitor.until(lambda series: used("a") in series)
+        node.driver("nvml-delay", "2000000")
+        await monitor.until(lambda series: series["hami_monitor_driver_up",] == 0)
+        first.terminate()
+        first.wait()
+        await monitor.until(lambda series: series[used("a")] == 0)
+        node.driver("nvml-delay", "0")
+        await monitor.until(lambda series: series["hami_monitor_driver_up",] == 1)
+
+
+async def test_without_a_driver_slices_are_told(node: SimulatedNode, kube: FakeKube) -> None:
+    kube.put("pods", pod("a", 0, 4000))
+    node.run("a", 0, 4000, "alloc", "--mib", "1500", "--hold-until-signal")
+    node.environment = {key: value for key, value in node.environment.items() if key != "HAMI_SIM_DRIVER"}
+    async with monitor_of(node, kube) as monitor:
+        found = await monitor.until(lambda series: used("a") in series)
+        assert found[used("a")] == 1500 * MIB
+        assert found["hami_monitor_driver_up",] == 0
+
+
+async def test_what_a_container_does_to_its_region_harms_no_other(node: SimulatedNode, kube: FakeKube) -> None:
+    for name in ("good", "cut", "pipe", "link", "gone"):
+        kube.put("pods", pod(name, 0, 4000))
+        node.run(name, 0, 4000, "alloc", "--mib", "100", "--hold-until-signal")
+    async with monitor_of(node, kube) as monitor:
+        await monitor.until(lambda series: series["hami_monitor_folders", "read"] == 5)
+        for process in node.processes[1:]:
+            process.kill()
+            process.wait()
+        region = "region.cache"
+        os.truncate(node.folder("cut") / region, 100)
+        for name in ("pipe", "link", "gone"):
+            (node.folder(name) / region).unlink()
+        os.mkfifo(node.folder("pipe") / region)
+        (node.folder("link") / region).symlink_to(node.folder("good") / region)
+        found = await monitor.until(lambda series: series["hami_monitor_folders", "unreadable"] == 3)
+        assert found[used("good")] == 100 * MIB
+        assert found["hami_monitor_folders", "no-region"] == 1
+        assert not {used(name) for name in ("cut", "pipe", "link", "gone")} & found.keys()
+
+
+@pytest.mark.case("MON-15")
+async def test_the_api_server_may_go_away(node: SimulatedNode, kube: FakeKube) -> None:
+    kube.put("pods", pod("a", 0, 4000))
+    first = node.run("a", 0, 4000, "alloc", "--mib", "1500", "--hold-until-signal")
+    async with monitor_of(node, kube) as monitor:
+        await monitor.until(lambda series: used("a") in series)
+        await kube.stop()
+        first.terminate()
+        first.wait()
+        found = await monitor.until(lambda series: series[used("a")] == 0)
+        assert found["hami_slice_memory_promised_bytes", "a", CARDS[0]] == 4000 * MIB
+        assert (node.folder("a") / "region.cache").exists()
+        await kube.start()
+        kube.remove("pods", "a", "team")
+        await monitor.until(lambda series: used("a") not in series)
+    assert node.folder("a").exists()
+
+
+@pytest.mark.case("MON-14")
+async def test_a_finished_pod_is_told_no_more(node: SimulatedNode, kube: FakeKube) -> None:
+    kube.put("pods", pod("a", 0, 4000))
+    node.run("a", 0, 4000, "alloc", "--mib", "1500", "--hold-until-signal")
+    async with monitor_of(node, kube) as monitor:
+        await monitor.until(lambda series: used("a") in series)
+        kube.put("pods", {**pod("a", 0, 4000), "status": {"phase": "Succeeded"}})
+        found = await monitor.until(lambda series: used("a") not in series)
+        assert found["hami_card_memory_promised_bytes", CARDS[0]] == 0
+
+
+def test_the_command_reads_a_live_region(node: SimulatedNode) -> None:
+    process = node.run("a", 1, 4000, "alloc", "--mib", "1500", "--hold-until-signal")
+    shown = subprocess.run(
+        [Path(sys.executable).with_name("hami-monitor"), "region", node.folder("a") / "region.cache", "--json"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    found = json.loads(shown)
+    assert found["version"] == [1, 2]
+    (card,) = [device for device in found["read"]["devices"] if device["uuid_valid"]]
+    assert (card["uuid_label"], card["limit"], card["total"]) == (CARDS[1], 4000 * MIB, 1500 * MIB)
+    assert [one["pid"] for one in found["processes"]] == [process.pid]
