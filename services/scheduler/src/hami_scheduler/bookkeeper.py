@@ -69,8 +69,17 @@ class Bookkeeper:
         """Takes charge. `pods` is a consistent list that began after every earlier leader had to stop."""
         self.in_charge = True
         self.ledger.adopting = True
+        untold = {uid for uid, bound in self.ledger.bound_pods.items() if bound.problem is not None}
         for pod in pods:
             self.pod_seen(pod)
+            known = self.ledger.bound_pods.get(pod.uid)
+            if known is not None and pod.uid in untold:
+                self._tell_pod_problem(pod, known.problem)
+        for node in self.ledger.nodes():
+            for settings in self.ledger.config.vendors:
+                self._tell_node_problem(
+                    node, settings.vendor.word, self.ledger.view(node.name, settings.vendor.word).problem
+                )
         self.ledger.adopting = False
         log.info("term-begun", bound_pods=len(self.ledger.bound_pods), adopted=len(self.ledger.reservations))
 
@@ -212,16 +221,23 @@ class Bookkeeper:
             self._tell_found_bound(pod, change.bound)
         if change.bound is not None and change.bound.holds_cards:
             self._chores.label_bound(pod)
-        if change.new_problem is not None:
-            log.warning("pod-annotation-unreadable", pod=pod.key, problem=change.new_problem)
-            self._board.emit(
-                _about(pod), reason="AllocationUnreadable", message=change.new_problem, event_type="Warning"
-            )
+        self._tell_pod_problem(pod, change.new_problem)
         if change.init_finished:
             self._alarm.capacity_grew("init-over", watched=False)
         if change.stale_annotations:
             self._chores.strip_allocation(pod)
         self._tell_expiry(change)
+
+    def _tell_pod_problem(self, pod: kube.Pod, problem: str | None) -> None:
+        if problem is not None:
+            log.warning("pod-annotation-unreadable", pod=pod.key, problem=problem)
+            self._board.emit(_about(pod), reason="AllocationUnreadable", message=problem, event_type="Warning")
+
+    def _tell_node_problem(self, node: kube.Node, vendor: str, problem: str | None) -> None:
+        if problem is not None:
+            log.warning("node-annotation-unreadable", node=node.name, vendor=vendor, problem=problem)
+            about = ObjectReference(kind="Node", name=node.name, uid=node.name)
+            self._board.emit(about, reason="InventoryUnreadable", message=problem, event_type="Warning")
 
     def _tell_found_bound(self, pod: kube.Pod, bound: BoundPod) -> None:
         holding = holdings.read(pod, self.ledger.config)
@@ -234,13 +250,7 @@ class Bookkeeper:
 
     def _tell_node_change(self, node: kube.Node, change: NodeChange) -> None:
         for vendor, problem in change.problems.items():
-            log.warning("node-annotation-unreadable", node=node.name, vendor=vendor, problem=problem)
-            self._board.emit(
-                ObjectReference(kind="Node", name=node.name, uid=node.name),
-                reason="InventoryUnreadable",
-                message=problem,
-                event_type="Warning",
-            )
+            self._tell_node_problem(node, vendor, problem)
         if change.stamps:
             self._chores.stamp_node(node.name, change.stamps)
         if change.capacity_changed:

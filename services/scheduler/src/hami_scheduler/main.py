@@ -159,9 +159,13 @@ async def build(settings: SchedulerSettings, stack: AsyncExitStack) -> Sequence[
             query_server.term_changed,
         ),
     )
-    registry.register(LedgerCollector(ledger, lambda: len(rejected), per_card=settings.metrics.per_card))
+    registry.register(
+        LedgerCollector(
+            ledger, lambda: len(rejected), in_charge=lambda: bookkeeper.in_charge, per_card=settings.metrics.per_card
+        )
+    )
     if settings.metrics.hami_names:
-        registry.register(HamiNamesCollector(ledger, informers.pods.values))
+        registry.register(HamiNamesCollector(ledger, informers.pods.values, in_charge=lambda: bookkeeper.in_charge))
     election: list[RootTask] = []
     leadership: Leadership = SoleLeader()
     if settings.election.enabled:

@@ -123,12 +123,23 @@ class _Families:
         return iter(self._by_name.values())
 
 
-class LedgerCollector(Collector):
-    """Our names. With `per_card` false only sums: a series for each of 40,000 cards takes seconds."""
+def _always() -> bool:
+    """Of a process that is the only replica."""
+    return True
 
-    def __init__(self, ledger: Ledger, rejected: Callable[[], int], *, per_card: bool) -> None:
+
+class LedgerCollector(Collector):
+    """Our names. With `per_card` false only sums: a series for each of 40,000 cards takes seconds.
+
+    Series of cards and namespaces come from the replica in charge alone: from two, sums over replicas count twice.
+    """
+
+    def __init__(
+        self, ledger: Ledger, rejected: Callable[[], int], *, in_charge: Callable[[], bool] = _always, per_card: bool
+    ) -> None:
         self._ledger = ledger
         self._rejected = rejected
+        self._in_charge = in_charge
         self._per_card = per_card
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -138,6 +149,8 @@ class LedgerCollector(Collector):
         found.add(BOUND_PODS, (), len(ledger.bound_pods))
         found.add(RESERVATIONS, (), len(ledger.reservations))
         found.add(REJECTED_PODS, (), self._rejected())
+        if not self._in_charge():
+            return found.all()
         for node in sorted(nodes) if self._per_card else ():
             for card in ledger.cluster.node_cards(node):
                 at = (node, card.card_id, card.vendor, card.model)
@@ -160,14 +173,19 @@ class LedgerCollector(Collector):
 
 
 class HamiNamesCollector(Collector):
-    """The same state under HAMi's names, with its units and labels."""
+    """The same state under HAMi's names, with its units and labels; from the replica in charge alone."""
 
-    def __init__(self, ledger: Ledger, pods: Callable[[], Iterable[kube.Pod]]) -> None:
+    def __init__(
+        self, ledger: Ledger, pods: Callable[[], Iterable[kube.Pod]], *, in_charge: Callable[[], bool] = _always
+    ) -> None:
         self._ledger = ledger
         self._pods = pods
+        self._in_charge = in_charge
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         found = _Families(HAMI_READ)
+        if not self._in_charge():
+            return found.all()
         for node in sorted(self._ledger.cluster.nodes()):
             self._cards(found, node)
         self._quotas(found)
