@@ -1,0 +1,94 @@
+"""The library's header and the monitor's table of offsets say the same: the header, compiled, prints its offsets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hami_monitor.core import region_layouts
+from hami_monitor.core.region_layouts import V1
+
+INCLUDE = Path(__file__).parents[2] / "libvgpu/include"
+
+PRINTER = r"""
+#include <stdio.h>
+#include "vgpu/shm_layout.h"
+#define SHOW(name, value) printf("  \"%s\": %llu,\n", name, (unsigned long long)(value))
+int main(void) {
+    printf("{\n");
+    SHOW("magic", VG_REGION_MAGIC);
+    SHOW("cards", VG_MAX_CARDS);
+    SHOW("slots_max", VG_MAX_SLOTS);
+    SHOW("uuid_bytes", VG_UUID_BYTES);
+    SHOW("size", sizeof(struct vg_region));
+    SHOW("device_count", offsetof(struct vg_region, device_count));
+    SHOW("uuids", offsetof(struct vg_region, uuids));
+    SHOW("memory_limits", offsetof(struct vg_region, limit));
+    SHOW("cores_limits", offsetof(struct vg_region, sm_limit));
+    SHOW("slots", offsetof(struct vg_region, slots));
+    SHOW("slot_bytes", sizeof(struct vg_slot));
+    SHOW("status", offsetof(struct vg_slot, status));
+    SHOW("used", offsetof(struct vg_slot, used));
+    SHOW("used_stride", sizeof(struct vg_usage));
+    SHOW("used_context", offsetof(struct vg_usage, context));
+    SHOW("used_module", offsetof(struct vg_usage, module));
+    SHOW("used_data", offsetof(struct vg_usage, data));
+    SHOW("used_offset", offsetof(struct vg_usage, offset));
+    SHOW("used_total", offsetof(struct vg_usage, total));
+    SHOW("utilisation", offsetof(struct vg_slot, utilisation) + offsetof(struct vg_utilisation, sm));
+    SHOW("utilisation_stride", sizeof(struct vg_utilisation));
+    SHOW("slot_count", offsetof(struct vg_region, slot_count));
+    SHOW("utilisation_switch", offsetof(struct vg_region, utilisation_switch));
+    SHOW("recent_kernel", offsetof(struct vg_region, recent_kernel));
+    SHOW("priority", offsetof(struct vg_region, priority));
+    SHOW("last_kernel_time", offsetof(struct vg_region, last_kernel_time));
+    SHOW("extension_magic", VG_EXTENSION_MAGIC);
+    SHOW("extension", VG_EXTENSION_OFFSET);
+    printf("  \"end\": 0\n}\n");
+    return 0;
+}
+"""
+
+
+@pytest.mark.case("MON-01")
+def test_header_and_reader_agree(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    assert compiler is not None, "a C compiler named cc is needed, as for the library itself"
+    source, program = tmp_path / "printer.c", tmp_path / "printer"
+    source.write_text(PRINTER)
+    subprocess.run([compiler, "-std=c11", f"-I{INCLUDE}", str(source), "-o", str(program)], check=True)
+    written = json.loads(subprocess.run([program], check=True, capture_output=True, text=True).stdout)
+    assert written == {
+        "magic": region_layouts.MAGIC,
+        "cards": region_layouts.CARD_MAX,
+        "slots_max": region_layouts.SLOT_MAX,
+        "uuid_bytes": region_layouts.UUID_BYTES,
+        "size": V1.size_bytes,
+        "device_count": V1.device_count,
+        "uuids": V1.uuids,
+        "memory_limits": V1.memory_limits,
+        "cores_limits": V1.cores_limits,
+        "slots": V1.slots,
+        "slot_bytes": V1.slot_bytes,
+        "status": V1.status,
+        "used": V1.used.start,
+        "used_stride": V1.used.stride,
+        "used_context": V1.used.context,
+        "used_module": V1.used.module,
+        "used_data": V1.used.data,
+        "used_offset": V1.used.offset,
+        "used_total": V1.used.total,
+        "utilisation": V1.utilisation,
+        "utilisation_stride": V1.utilisation_stride,
+        "slot_count": V1.slot_count,
+        "utilisation_switch": V1.utilisation_switch,
+        "recent_kernel": V1.recent_kernel,
+        "priority": V1.priority,
+        "last_kernel_time": V1.last_kernel_time,
+        "extension_magic": int.from_bytes(region_layouts.EXTENSION_MAGIC, "little"),
+        "extension": region_layouts.EXTENSION_OFFSET,
+        "end": 0,
+    }
