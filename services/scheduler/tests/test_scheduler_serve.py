@@ -283,6 +283,27 @@ async def test_nothing_touches_a_pod_until_the_outcome_of_its_bind_is_known(
     assert await used_mib(scheduler) == 8000
 
 
+async def test_a_pod_that_was_given_up_keeps_its_slice_until_the_outcome_of_its_bind_is_known(
+    fake_kube: FakeKube, scheduler: Scheduler
+) -> None:
+    created = fake_kube.put("pods", pod("a", memory=8000))
+    await scheduler.filter(created, ["n1"])
+    fake_kube.cut("create", "pods/binding", after_effect=False)
+    fake_kube.fail("get", "pods", 503, times=1000)
+    await scheduler.bind(created, "n1")
+    created["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "SchedulerError"}]
+    fake_kube.put("pods", created)
+    other = fake_kube.put("pods", pod("marker", node_name="n1", annotations={ALLOCATED_KEY: "n1-0,NVIDIA,1,0:;"}))
+    await eventually(lambda: _used_is(scheduler, 8001))
+    fake_kube.remove("pods", other["metadata"]["name"], "default")
+    fake_kube.clear_faults()
+    await eventually(lambda: _used_is(scheduler, 0))
+
+
+async def _used_is(scheduler: Scheduler, mib: int) -> bool:
+    return await used_mib(scheduler) == mib
+
+
 # ---- wakes -------------------------------------------------------------------------------------------------------
 
 

@@ -94,6 +94,8 @@ class Bookkeeper:
     # ---- observations ------------------------------------------------------------------------------------------
 
     def pod_seen(self, pod: kube.Pod) -> None:
+        if not pod.assigned_node and pod.uid in self.binding:
+            return  # what is unbound now may be bound in a moment: the outcome of the bind decides
         change = self.ledger.upsert_pod(pod, self._clock.now())
         if pod.assigned_node:
             self.rejected.pop(pod.uid, None)

@@ -29,6 +29,7 @@ from hami_model.ids import AllocationId
 from hami_model.requests import Policies
 from prometheus_client import CollectorRegistry
 
+from hami_scheduler import cli
 from hami_scheduler.adapters.binder import Binder
 from hami_scheduler.adapters.catch_up import CatchUp
 from hami_scheduler.adapters.chores import ChoreList
@@ -48,6 +49,7 @@ from hami_scheduler.config import SchedulerSettings
 from hami_scheduler.core.announcements import Announcements
 from hami_scheduler.core.ledger import Ledger
 from hami_scheduler.core.waking import RejectedPod
+from hami_scheduler.garbage import keep_out_of_collections
 from hami_scheduler.metrics import SchedulerMetrics
 from hami_scheduler.ports import Leadership
 from hami_scheduler.state_metrics import HamiNamesCollector, LedgerCollector
@@ -68,9 +70,9 @@ Sets = Annotated[
 ]
 
 
-@app.callback()
-def root() -> None:
-    """Commands follow."""
+app.command()(cli.explain)
+app.command()(cli.state)
+app.command(name="what-if")(cli.what_if)
 
 
 @app.command()
@@ -157,6 +159,7 @@ async def build(settings: SchedulerSettings, stack: AsyncExitStack) -> Sequence[
             Roles(client, settings.election, chores).term_changed,
             catch_up.term_changed,
             query_server.term_changed,
+            lambda in_charge: keep_out_of_collections() if in_charge else None,
         ),
     )
     registry.register(

@@ -8,6 +8,8 @@ from typing import Literal, Protocol
 from hami_chassis.kube.events import ObjectReference
 from hami_model import kube
 
+from hami_scheduler.core.extender import BindArguments
+
 
 class EventSink(Protocol):
     """Takes events for the bus. Never waits and never fails: what cannot be kept is counted by the sink."""
@@ -31,6 +33,14 @@ class Leadership(Protocol):
 
     def remaining_seconds(self) -> float:
         """0 for a follower; infinity where there is no election."""
+        ...
+
+
+class PodBinder(Protocol):
+    """Binds pods to nodes."""
+
+    async def bind(self, asked: BindArguments) -> str:
+        """Why it failed, for kube-scheduler; empty when the pod is bound."""
         ...
 
 

@@ -71,8 +71,8 @@ class Binder:
         self._reduction = Reduction(bookkeeper.ledger.config)
         self._unsettled: asyncio.Queue[tuple[Reservation, str]] = asyncio.Queue()
 
-    async def bind(self, asked: BindArguments) -> Outcome:
-        """One bind call. Never raises what the API server answers."""
+    async def bind(self, asked: BindArguments) -> str:
+        """One bind call: why it failed, or an empty text. Never raises what the API server answers."""
         began = self._clock.monotonic()
         outcome = await self._guarded(asked, began)
         self._metrics.bind_seconds.observe(self._clock.monotonic() - began)
@@ -87,7 +87,7 @@ class Binder:
             text = f"Successfully binding node [{asked.node}] to {asked.pod_namespace}/{asked.pod_name}"
             notice = rejections.Notice(reason="BindingSucceed", message=text, event_type="Normal")
         self._bookkeeper.notice(about, notice)
-        return outcome
+        return outcome.error
 
     async def _guarded(self, asked: BindArguments, began: float) -> Outcome:
         uid = asked.pod_uid

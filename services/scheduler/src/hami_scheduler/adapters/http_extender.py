@@ -16,7 +16,6 @@ from hami_chassis.log import get_logger
 from hami_model.errors import MalformedJson
 from hami_model.lifecycle import ExpiryCause
 
-from hami_scheduler.adapters.binder import Binder
 from hami_scheduler.adapters.early_annotations import EarlyAnnotations
 from hami_scheduler.bookkeeper import Bookkeeper
 from hami_scheduler.config import ExtenderSettings
@@ -24,6 +23,7 @@ from hami_scheduler.core import extender
 from hami_scheduler.core.extender import BindResult, FilterResult
 from hami_scheduler.core.filter import FilterAnswer
 from hami_scheduler.metrics import SchedulerMetrics
+from hami_scheduler.ports import PodBinder
 
 log = get_logger("extender")
 
@@ -39,7 +39,7 @@ class ExtenderEndpoint:
     def __init__(
         self,
         bookkeeper: Bookkeeper,
-        binder: Binder,
+        binder: PodBinder,
         *,
         settings: ExtenderSettings,
         early_annotations: EarlyAnnotations | None,
@@ -91,8 +91,8 @@ class ExtenderEndpoint:
             return self._refuse("bind", 400, str(error))
         if not self._bookkeeper.in_charge:
             return self._refuse("bind", 503, "not the leading scheduler, or not ready yet")
-        outcome = await self._binder.bind(asked)
-        return json_response(extender.encode(BindResult(error=outcome.error)))
+        problem = await self._binder.bind(asked)
+        return json_response(extender.encode(BindResult(error=problem)))
 
     async def _annotate(
         self, early_annotations: EarlyAnnotations, asked: extender.FilterArguments, answer: FilterAnswer

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from heapq import nsmallest
+from itertools import chain
 from typing import Final, Literal
 
 import msgspec
@@ -50,7 +51,7 @@ def examples(answer: FilterAnswer) -> tuple[events.NodeReasons, ...]:
     failed = {**answer.failed_nodes, **answer.unresolvable_nodes}
     return tuple(
         events.NodeReasons(node=node, reasons=tuple(part.strip() for part in failed[node].split(",")))
-        for node in sorted(failed)[:NODES_NAMED_MAX]
+        for node in nsmallest(NODES_NAMED_MAX, failed)
     )
 
 
@@ -75,10 +76,9 @@ def notices(answer: FilterAnswer, considered: Sequence[str]) -> list[Notice]:
             Notice(reason="FilteringFailed", message=str(answer.invalid_request)),
             _summary(len(considered)),
         ]
-    by_code = _nodes_by_code({**answer.failed_nodes, **answer.unresolvable_nodes})
     told = [
-        Notice(reason="FilteringFailed", message=f"{len(nodes)} nodes {code}({_some(nodes)})")
-        for code, nodes in sorted(by_code.items())
+        Notice(reason="FilteringFailed", message=f"{count} nodes {code}({named})")
+        for code, count, named in _by_code(answer.failed_nodes, answer.unresolvable_nodes)
     ]
     return [*told, _summary(len(considered))]
 
@@ -87,17 +87,21 @@ def _summary(considered: int) -> Notice:
     return Notice(reason="FilteringFailed", message=f"no available node, {considered} nodes do not meet")
 
 
-def _nodes_by_code(failed: Mapping[str, str]) -> dict[str, list[str]]:
-    """Nodes by each reason code in their text; `node unregistered` is in the summary only, as in HAMi."""
-    found: dict[str, list[str]] = {}
-    for node, text in sorted(failed.items()):
-        if text != _UNREGISTERED:
-            for code in _CODE.findall(text):
-                found.setdefault(code, []).append(node)
-    return found
+def _by_code(*failed: Mapping[str, str]) -> Iterable[tuple[str, int, str]]:
+    """(reason code, number of nodes, their first names) by code; a node counts under each code in its text.
 
-
-def _some(nodes: Iterable[str]) -> str:
-    every = list(nodes)
-    named = ",".join(islice(every, NODES_NAMED_MAX))
-    return named if len(every) <= NODES_NAMED_MAX else f"{named},… {len(every) - NODES_NAMED_MAX} more"
+    `node unregistered` is in the summary only, as in HAMi. Thousands of nodes share few texts: each is read once.
+    """
+    by_text: dict[str, list[str]] = {}
+    for texts in failed:
+        for node, text in texts.items():
+            by_text.setdefault(text, []).append(node)
+    by_text.pop(_UNREGISTERED, None)
+    groups: dict[str, list[list[str]]] = {}
+    for text, nodes in by_text.items():
+        for code in dict.fromkeys(_CODE.findall(text)):
+            groups.setdefault(code, []).append(nodes)
+    for code, lists in sorted(groups.items()):
+        count = sum(len(nodes) for nodes in lists)
+        named = ",".join(nsmallest(NODES_NAMED_MAX, chain.from_iterable(lists)))
+        yield code, count, named if count <= NODES_NAMED_MAX else f"{named},… {count - NODES_NAMED_MAX} more"

@@ -1,0 +1,193 @@
+"""Commands that ask a running scheduler over NATS: `hami-scheduler explain`, `state`, `what-if`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import msgspec
+import nats
+import typer
+import yaml
+from hami_chassis.bus import BusSettings
+from hami_chassis.bus.settings import tls_context
+from hami_model import kube
+from hami_model.events import subjects
+from nats.errors import Error as NatsError
+
+from hami_scheduler.core import queries
+
+REFUSED = 1
+WRONG_USE = 2
+_SECONDS = 10
+
+Server = Annotated[
+    str, typer.Option("--server", envvar="HAMI_BUS_SERVERS", metavar="URL", help="Address of NATS; several by commas.")
+]
+Prefix = Annotated[str, typer.Option("--prefix", envvar="HAMI_EVENTS_PREFIX", help="First part of every subject.")]
+User = Annotated[str, typer.Option("--user", envvar="HAMI_BUS_USER", help="NATS user.")]
+Password = Annotated[str, typer.Option("--password", envvar="HAMI_BUS_PASSWORD", help="Its password.")]
+CaFile = Annotated[str, typer.Option("--ca-file", envvar="HAMI_BUS_TLS_CA_FILE", help="Authorities of the server.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+
+_DEFAULT_SERVER = "nats://127.0.0.1:4222"
+
+
+def explain(
+    pod: Annotated[str, typer.Argument(metavar="NAMESPACE/POD")],
+    *,
+    server: Server = _DEFAULT_SERVER,
+    prefix: Prefix = subjects.DEFAULT_PREFIX,
+    user: User = "",
+    password: Password = "",
+    ca_file: CaFile = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say where a pod is, or why it waits: node by node, card by card. Exit status 1: no such pod."""
+    namespace, slash, name = pod.partition("/")
+    if not (slash and namespace and name):
+        _end(WRONG_USE, f"{pod}: write NAMESPACE/POD")
+    question = queries.ExplainQuestion(namespace=namespace, name=name)
+    payload = _ask(_connection(server, user, password, ca_file), prefix, "explain", question)
+    if as_json:
+        print(_indented(payload))
+        return
+    answer = msgspec.json.decode(payload, type=queries.ExplainAnswer)
+    print(f"{namespace}/{name}: {answer.sentence}")
+    _print_slices(answer.slices)
+    for node in answer.nodes:
+        print(f"  {node.node}: {f'fits, score {node.score or 0:.2f}' if node.fits else node.reason}")
+        for card in node.cards:
+            numbers = "" if card.asked is None else f" (asked {card.asked}, used {card.used} of {card.total})"
+            print(f"    {card.card_id}: {'fits' if card.fits else f'{card.code}{numbers}: {card.sentence}'}")
+    if len(answer.nodes) < answer.nodes_total:
+        print(f"  … {answer.nodes_total - len(answer.nodes)} more nodes")
+
+
+def state(
+    node: Annotated[str, typer.Argument(metavar="[NODE]", help="Only this node, with its pods.")] = "",
+    *,
+    server: Server = _DEFAULT_SERVER,
+    prefix: Prefix = subjects.DEFAULT_PREFIX,
+    user: User = "",
+    password: Password = "",
+    ca_file: CaFile = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what the scheduler's book holds: cards, what of them is promised, and to whom."""
+    connection = _connection(server, user, password, ca_file)
+    after, pages = "", []
+    while True:
+        question = queries.StateQuestion(node=node, after=after, limit=queries.NODES_MAX)
+        page = msgspec.json.decode(_ask(connection, prefix, "state", question), type=queries.StateAnswer)
+        pages.append(page)
+        if not page.more:
+            break
+        after = page.nodes[-1].node
+    whole = msgspec.structs.replace(pages[0], nodes=[each for page in pages for each in page.nodes], more=False)
+    if as_json:
+        print(_indented(msgspec.json.encode(whole)))
+        return
+    print(
+        f"{whole.nodes_total} nodes, {whole.bound_pods} bound pods, {whole.reservations} reservations, "
+        f"{whole.rejected_pods} rejected pods"
+    )
+    for each in whole.nodes:
+        print(f"{each.node}: {each.pods_total} pods")
+        for card in each.cards:
+            flags = [word for word in ("cordoned", "blocked") if getattr(card, word)]
+            flags += [] if card.healthy else ["unhealthy"]
+            print(
+                f"  {card.card_id}: memory {card.used_memory_mib}/{card.memory_mib} MiB, "
+                f"cores {card.used_cores_percent}/{card.cores_percent} %, slots {card.used_slots}/{card.slots}"
+                + (f" [{', '.join(flags)}]" if flags else "")
+            )
+        for pod in each.pods:
+            print(f"  {pod.namespace}/{pod.name}: {pod.state}")
+
+
+def what_if(
+    file: Annotated[Path, typer.Argument(help="Pods, YAML or JSON, one document each.")],
+    *,
+    server: Server = _DEFAULT_SERVER,
+    prefix: Prefix = subjects.DEFAULT_PREFIX,
+    user: User = "",
+    password: Password = "",
+    ca_file: CaFile = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say where these pods would go now, one after another. Nothing is changed. Exit status 1: one fits nowhere."""
+    question = queries.WhatIfQuestion(pods=_pods(file))
+    payload = _ask(_connection(server, user, password, ca_file), prefix, "what-if", question)
+    answer = msgspec.json.decode(payload, type=queries.WhatIfAnswer)
+    if as_json:
+        print(_indented(payload))
+    for pod in answer.pods if not as_json else ():
+        counted = ", ".join(f"{count} {reason}" for reason, count in sorted(pod.reasons.items()))
+        print(f"{pod.namespace}/{pod.name}: {pod.node or pod.problem or f'fits nowhere: {counted}'}")
+        _print_slices(pod.slices)
+    if not all(pod.node for pod in answer.pods):
+        raise typer.Exit(REFUSED)
+
+
+def _print_slices(slices: list[queries.HeldSlice]) -> None:
+    for held in slices:
+        print(f"  {held.container}: {held.card_id}, {held.memory_mib} MiB, {held.cores_percent} % of its cores")
+
+
+def _pods(file: Path) -> list[kube.Pod]:
+    try:
+        documents = [each for each in yaml.safe_load_all(file.read_text(encoding="utf-8")) if each is not None]
+        return msgspec.convert(documents, list[kube.Pod])
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
+        _end(WRONG_USE, f"{file}: {error}")
+
+
+def _connection(server: str, user: str, password: str, ca_file: str) -> BusSettings:
+    return BusSettings(servers=tuple(server.split(",")), user=user, password=password, tls_ca_file=ca_file)
+
+
+def _ask(connection: BusSettings, prefix: str, name: str, question: msgspec.Struct) -> bytes:
+    try:
+        return asyncio.run(_request(connection, subjects.query(name, prefix=prefix), msgspec.json.encode(question)))
+    except nats.errors.NoRespondersError:
+        _end(REFUSED, "no scheduler answers: none leads, or it does not reach NATS")
+    except (NatsError, OSError, TimeoutError) as error:
+        _end(REFUSED, f"NATS at {','.join(connection.servers)}: {error or 'no answer in time'}")
+
+
+async def _request(connection: BusSettings, subject: str, payload: bytes) -> bytes:
+    tls = tls_context(connection)
+    client = await nats.connect(
+        list(connection.servers),
+        name="hami-scheduler-cli",
+        allow_reconnect=False,
+        connect_timeout=_SECONDS,
+        error_cb=_ignore,
+        user=connection.user or None,
+        password=connection.password or None,
+        **({"tls": tls} if tls is not None else {}),
+    )
+    try:
+        reply = await client.request(subject, payload, timeout=_SECONDS)
+    finally:
+        await client.close()
+    headers = reply.headers or {}
+    if headers.get("Nats-Service-Error-Code"):
+        _end(REFUSED, headers.get("Nats-Service-Error", "refused"))
+    return reply.data
+
+
+async def _ignore(_error: Exception) -> None:
+    """What goes wrong while connecting is raised by connect itself."""
+
+
+def _indented(payload: bytes) -> str:
+    return json.dumps(json.loads(payload), indent=2)
+
+
+def _end(status: int, problem: str) -> NoReturn:
+    typer.echo(f"hami-scheduler: {problem}", err=True)
+    raise typer.Exit(status)

@@ -1,0 +1,115 @@
+"""The commands as users call them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+from hami_scheduler.config import EventSettings
+from hami_sim.fake_kube import FakeKube
+from scheduler_builders import node, pod
+from scheduler_service import Scheduler, eventually, running, settings_for
+
+HAMI_SCHEDULER = str(Path(sys.executable).parent / "hami-scheduler")
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"c{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+async def scheduler(nats_url: str, prefix: str) -> AsyncIterator[Scheduler]:
+    """Over one node with one card of 10,000 MiB: pod `held` is bound, pod `waiting` was rejected."""
+    fake = FakeKube()
+    await fake.start()
+    fake.put("nodes", node("n1"))
+    settings = settings_for(fake.url, nats=nats_url, events=EventSettings(prefix=prefix))
+    async with running(settings) as found:
+        held = fake.put("pods", pod("held", memory=6000, cores=30))
+        await found.filter(held, ["n1"])
+        await found.bind(held, "n1")
+        await found.filter(fake.put("pods", pod("waiting", memory=6000)), ["n1"])
+
+        async def is_answered() -> bool:
+            return (await call("state", "--server", nats_url, "--prefix", prefix))[0] == 0
+
+        await eventually(is_answered)
+        yield found
+    await fake.stop()
+
+
+async def call(*arguments: str) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        HAMI_SCHEDULER, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+@pytest.mark.usefixtures("scheduler")
+async def test_what_the_commands_say(nats_url: str, prefix: str, tmp_path: Path) -> None:
+    at = ("--server", nats_url, "--prefix", prefix)
+
+    _, out, _ = await call("explain", "default/waiting", *at)
+    assert out.splitlines() == [
+        "default/waiting: fits on none of 1 nodes: 1 1/1 CardInsufficientMemory",
+        "  n1: 1/1 CardInsufficientMemory",
+        "    n1-0: CardInsufficientMemory (asked 6000, used 6000 of 10000): The card has less free memory than asked.",
+    ]
+    _, out, _ = await call("explain", "default/held", "--json", *at)
+    assert json.loads(out)["slices"][0]["card_id"] == "n1-0"
+
+    _, out, _ = await call("state", "n1", *at)
+    assert out.splitlines() == [
+        "1 nodes, 1 bound pods, 0 reservations, 1 rejected pods",
+        "n1: 1 pods",
+        "  n1-0: memory 6000/10000 MiB, cores 30/100 %, slots 1/10",
+        "  default/held: bound",
+    ]
+
+    file = tmp_path / "pods.yaml"
+    file.write_text(yaml.safe_dump_all([pod("x", memory=4000), pod("y", memory=4000)]), encoding="utf-8")
+    code, out, _ = await call("what-if", str(file), *at)
+    assert (code, out.splitlines()) == (
+        1,
+        [
+            "default/x: n1",
+            "  main: n1-0, 4000 MiB, 0 % of its cores",
+            "default/y: fits nowhere: 1 CardInsufficientMemory",
+        ],
+    )
+
+    assert await call("explain", "default/nobody", *at) == (
+        1,
+        "",
+        "hami-scheduler: no live pod default/nobody asks for cards or holds some\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "problem"),
+    [
+        pytest.param(("explain", "nobody"), 2, "write NAMESPACE/POD", id="a name without namespace"),
+        pytest.param(
+            ("serve", "--set", "placement.annotate_at=never"), 2, "placement.annotate_at", id="a wrong setting"
+        ),
+        pytest.param(
+            ("serve", "--set", "extender.http.host=0.0.0.0"), 2, "extender.tls.client_ca_file", id="an open extender"
+        ),
+        pytest.param(
+            ("serve", "--set", "placement.device_config_file=/nowhere"), 2, "/nowhere", id="a file that is not there"
+        ),
+    ],
+)
+async def test_wrong_use_is_said_in_one_line(arguments: tuple[str, ...], status: int, problem: str) -> None:
+    code, _, err = await call(*arguments)
+    assert code == status
+    assert problem in err
+    assert "Traceback" not in err
