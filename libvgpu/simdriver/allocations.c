@@ -179,13 +179,16 @@ SIM_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
         return result;
     pthread_mutex_lock(&sim.lock);
     const struct sim_allocation *found = sim_allocation_find(pointer);
-    bool freed = found != NULL && found->kind != SIM_HOST && found->kind != SIM_MAPPED &&
-                 sim_allocation_remove(pointer, &removed);
+    if (found == NULL || found->kind == SIM_HOST || found->kind == SIM_MAPPED)
+        result = CUDA_ERROR_INVALID_VALUE;
+    else if (sim_state_of(found->device)->lost)
+        result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+    else
+        (void)sim_allocation_remove(pointer, &removed);
     pthread_mutex_unlock(&sim.lock);
-    if (!freed)
-        return CUDA_ERROR_INVALID_VALUE;
-    sim_allocation_released(&removed);
-    return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        sim_allocation_released(&removed);
+    return result;
 }
 
 SIM_API CUresult cuMemGetInfo_v2(size_t *freeBytes, size_t *totalBytes) {

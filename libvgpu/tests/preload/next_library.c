@@ -5,5 +5,6 @@
 __attribute__((visibility("default"))) void *find_next(const char *name);
 
 void *find_next(const char *name) {
-    return dlsym(RTLD_NEXT, name);
+    void *volatile found = dlsym(RTLD_NEXT, name); /* a tail call would make our caller the one who asks */
+    return found;
 }

@@ -268,17 +268,34 @@ static void body_launch(void) {
     printf("released\n");
 }
 
+extern void *find_next(const char *name); /* of a library that comes after us in the search order */
+
 /* A library that looks for what comes after it, and we come before it: it gets the hook all the same. */
 static void body_next(void) {
-    void *library = dlopen(VGPU_TEST_NEXT_LIBRARY, RTLD_NOW);
-    void *(*next)(const char *) =
-        library == NULL ? NULL : (void *(*)(const char *))(uintptr_t)dlsym(library, "find_next");
-    if (!CHECK(next != NULL))
-        return;
-    CHECK(next("cuMemAlloc_v2") == dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
-    CHECK(next("cuDeviceGet") != NULL);
-    CHECK(next("cuDeviceGet") == next("cuDeviceGet"));
-    CHECK(next("find_next") == NULL); /* its own lies before what comes after it */
+    CHECK(find_next("cuMemAlloc_v2") == dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
+    CHECK(find_next("cuDeviceGet") == dlsym(RTLD_DEFAULT, "cuDeviceGet"));
+    CHECK(find_next("find_next") == NULL); /* its own lies before what comes after it */
+}
+
+static void run_tool(const char *command) {
+    char line[256];
+    snprintf(line, sizeof line, "%s/bin/sim-driver %s", VGPU_BINARY_DIR, command);
+    CHECK_EQUAL(system(line), 0);
+}
+
+/* What the driver does not free stays charged. */
+static void body_free_refused(void) {
+    CUdeviceptr pointer = 0;
+    use_device(0);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 40 * MIB), CUDA_SUCCESS);
+    run_tool("lose 0");
+    CHECK_EQUAL(cuMemFree_v2(pointer), CUDA_ERROR_DEVICE_UNAVAILABLE);
+    CHECK_EQUAL(cuMemFreeAsync(pointer, NULL), CUDA_ERROR_DEVICE_UNAVAILABLE);
+    run_tool("restore 0");
+    CHECK_EQUAL(seen_free(), 60 * MIB);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 61 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQUAL(cuMemFree_v2(pointer), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 100 * MIB);
 }
 
 /* A program that has nothing to do with CUDA: nothing happens to it, and dlsym is libc's. */
@@ -347,6 +364,7 @@ static const struct {
     {"raw-clone", body_raw_clone},
     {"first-thread-ends", body_first_thread_ends},
     {"next", body_next},
+    {"free-refused", body_free_refused},
     {"launch", body_launch},
     {"plain", body_plain},
     {"nvml", body_nvml},
