@@ -94,6 +94,7 @@ def pod(
     init: Sequence[str] = (),
     phase: str = "Running",
     ended: Sequence[str] = (),
+    annotations: Mapping[str, str] | None = None,
 ) -> MonitoredPod:
     """A pod of the node; `allocated` is HAMi's annotation."""
     found = kube.Pod(
@@ -101,7 +102,7 @@ def pod(
             name=name,
             namespace="team",
             uid=f"uid-{name}",
-            annotations={"hami.io/vgpu-devices-allocated": allocated},
+            annotations={"hami.io/vgpu-devices-allocated": allocated, **(annotations or {})},
             labels={"hami.io/vgpu-node": NODE},
         ),
         spec=kube.PodSpec(

@@ -7,6 +7,7 @@ from hami_model import events
 from hami_monitor.core.announcements import usage_events
 from hami_monitor.core.container_folder import FolderOwner
 from hami_monitor.core.host import HostProcess
+from hami_monitor.core.pods import MIRROR_KEY
 from hami_monitor.core.sample import Sample, SliceUse
 from hypothesis import given
 from hypothesis import strategies as st
@@ -156,6 +157,21 @@ def test_a_card_carries_what_its_pods_are_promised_and_who_runs_on_it() -> None:
     assert (card.memory_promised_bytes, card.cores_promised_percent) == (4000 * MIB, 40)
     assert [ref.name for ref in card.pods] == ["p", "q"]
     assert {pid: ref.name for pid, ref in card.users.items()} == {5: "p"}
+
+
+def test_a_static_pod_is_found_by_the_uid_that_kubelet_uses() -> None:
+    mirror = pod("static", annotations={MIRROR_KEY: "uid-p"})
+    (use,) = sample([mirror], [folder(found=region(slots=[Slot(used={0: 5})]))], [host_card()]).slices
+    assert (use.pod.name, use.memory_used_bytes) == ("static", 5)
+
+
+def test_nobody_takes_a_region_by_calling_itself_a_mirror() -> None:
+    thief = pod("a", annotations={MIRROR_KEY: "uid-p"})
+    told = sample([thief, pod()], [folder(found=region(slots=[Slot(used={0: 5})]))], [host_card()])
+    assert [(use.pod.name, use.memory_used_bytes) for use in told.slices] == [("a", None), ("p", 5)]
+    second = pod("b", annotations={MIRROR_KEY: "uid-static"})
+    told = sample([pod("a", annotations={MIRROR_KEY: "uid-static"}), second], [])
+    assert [use.pod.name for use in told.slices] == ["a", "b"]
 
 
 def test_a_malformed_allocation_is_told_as_far_as_it_can_be_read() -> None:

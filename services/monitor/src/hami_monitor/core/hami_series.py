@@ -36,7 +36,7 @@ def hami_series(sample: Sample, *, version: str, legacy: bool) -> Iterator[Serie
         if pod.is_finished or pod.labels.get(keys.ASSIGNED_NODE) != sample.node:
             continue
         for container in pod.containers:
-            region = regions.get(FolderOwner(pod_uid=pod.uid, container=container.name))
+            region = regions.get(FolderOwner(pod_uid=pod.kubelet_uid, container=container.name))
             if region is not None and not container.has_ended:
                 yield from _container(pod, container.name, region, sample.at_seconds, legacy=legacy)
         yield from _mig(pod, legacy=legacy)

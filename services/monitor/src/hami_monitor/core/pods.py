@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from hami_model import allocations, kube, usage
 from hami_model.cards import ContainerKind, Slice, shapes
 from hami_model.device_config import DeviceConfig
 from hami_model.events.parts import PodRef
 from hami_model.ids import CardId
+
+MIRROR_KEY: Final = "kubernetes.io/config.mirror"
+"""On the API server's picture of a static pod: the UID by which kubelet knows it."""
 
 
 class MonitoredContainer(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +25,8 @@ class MonitoredContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 class MonitoredPod(msgspec.Struct, frozen=True, kw_only=True):
     ref: PodRef
+    kubelet_uid: str
+    """In the names of its folders and control groups."""
     resource_version: str
     is_finished: bool
     containers: tuple[MonitoredContainer, ...]
@@ -34,8 +41,8 @@ class MonitoredPod(msgspec.Struct, frozen=True, kw_only=True):
         return self.ref.uid
 
     @property
-    def holds_slices(self) -> bool:
-        return any(container.slices for container in self.containers)
+    def is_mirror(self) -> bool:
+        return self.kubelet_uid != self.uid
 
 
 def monitored_pod(pod: kube.Pod, config: DeviceConfig) -> MonitoredPod:
@@ -47,6 +54,7 @@ def monitored_pod(pod: kube.Pod, config: DeviceConfig) -> MonitoredPod:
         slots = [(*held, *more) for held, more in zip(slots, read.slots, strict=True)]
     return MonitoredPod(
         ref=PodRef(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.uid),
+        kubelet_uid=pod.annotations.get(MIRROR_KEY, pod.uid),
         resource_version=pod.metadata.resource_version,
         is_finished=pod.is_finished,
         containers=tuple(

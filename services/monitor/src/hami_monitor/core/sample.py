@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -86,11 +86,12 @@ def take_sample(
     owners: Mapping[int, FolderOwner],
 ) -> Sample:
     """`owners`: containers of processes by their pid on the host; without a name where only the pod is known."""
-    pods = tuple(sorted(pods, key=lambda pod: (pod.ref.namespace, pod.ref.name, pod.uid)))
+    pods = _without_impostors(pods)
     folders = tuple(folders)
+    by_uid = {pod.kubelet_uid: pod for pod in pods}
     live = {
-        FolderOwner(pod_uid=pod.uid, container=container.name): (pod, container)
-        for pod in pods
+        FolderOwner(pod_uid=uid, container=container.name): (pod, container)
+        for uid, pod in by_uid.items()
         for container in pod.containers
         if not pod.is_finished and not container.has_ended
     }
@@ -101,18 +102,33 @@ def take_sample(
         for owner, (pod, container) in live.items()
         for use in joined.container(owner, pod, container, regions.get(owner))
     ]
-    known = {pod.uid for pod in pods}
     return Sample(
         node=node,
         at_seconds=at_seconds,
         pods=pods,
         slices=tuple(slices),
-        cards=tuple(_card_use(card, pods, owners) for card in host.cards),
+        cards=tuple(
+            _card_use(card, pods, {uid: pod.ref for uid, pod in by_uid.items()}, owners) for card in host.cards
+        ),
         folders=folders,
         host_problem=host.problem,
-        folder_states=dict(Counter(_state(folder, known, live.keys()) for folder in folders)),
+        folder_states=dict(Counter(_state(folder, by_uid.keys(), live.keys()) for folder in folders)),
         implausible=joined.implausible,
     )
+
+
+def _without_impostors(pods: Iterable[MonitoredPod]) -> tuple[MonitoredPod, ...]:
+    """By name. Whoever makes a pod may call it the mirror of another, so the UID belongs to the pod that has it."""
+    ordered = sorted(pods, key=lambda pod: (pod.ref.namespace, pod.ref.name, pod.uid))
+    taken = {pod.uid for pod in ordered}
+    found = []
+    for pod in ordered:
+        if pod.is_mirror and pod.kubelet_uid in taken:
+            found.append(msgspec.structs.replace(pod, kubelet_uid=pod.uid))
+        else:
+            taken.add(pod.kubelet_uid)
+            found.append(pod)
+    return tuple(found)
 
 
 def _by_owner(host: HostReading, owners: Mapping[int, FolderOwner]) -> dict[tuple[FolderOwner, str], list[HostProcess]]:
@@ -125,7 +141,7 @@ def _by_owner(host: HostReading, owners: Mapping[int, FolderOwner]) -> dict[tupl
     return found
 
 
-def _state(folder: FolderReading, known: set[str], live: Iterable[FolderOwner]) -> str:
+def _state(folder: FolderReading, known: Container[str], live: Container[FolderOwner]) -> str:
     if folder.owner.pod_uid not in known:
         return "unknown-pod"
     if folder.owner not in live:
@@ -135,8 +151,9 @@ def _state(folder: FolderReading, known: set[str], live: Iterable[FolderOwner]) 
     return "read" if folder.region is not None else "no-region"
 
 
-def _card_use(card: HostCard, pods: Iterable[MonitoredPod], owners: Mapping[int, FolderOwner]) -> CardUse:
-    refs = {pod.uid: pod.ref for pod in pods}
+def _card_use(
+    card: HostCard, pods: Iterable[MonitoredPod], refs: Mapping[str, PodRef], owners: Mapping[int, FolderOwner]
+) -> CardUse:
     holding = [(pod, pod.promised[CardId(card.id)]) for pod in pods if not pod.is_finished and card.id in pod.promised]
     return CardUse(
         host=card,
