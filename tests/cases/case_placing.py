@@ -133,7 +133,7 @@ class Placing:
     async def caught_up(self) -> None:
         """Returns once every change of pods so far was taken in: changes arrive in order, so a later one tells."""
         self._marks += 1
-        self.held(_MARK, f"{_MARK},NVIDIA,{self._marks},0:;", node_name=_MARK, uid=_MARK)
+        self.held(_MARK, f"{_MARK},NVIDIA,{self._marks},0:;", node_name=_MARK, uid=_MARK, namespace=_MARK)
         await self.uses(self._marks, _MARK)
 
 
