@@ -101,7 +101,7 @@ def read(pod: kube.Pod, settings: VendorSettings) -> ReadAllocation:
     if text is None:
         return ReadAllocation(slots=empty)
     reading = _read_items(text, settings.vendor.word)
-    matched = _match(reading.slots, [_request(container, settings) for container in containers])
+    matched = _match(reading.slots, containers, settings)
     if matched is None:
         reading.faults.append(f"{len(reading.slots)} slots cannot be matched to {len(containers)} containers")
         matched = _all_in_last(reading.slots, empty)
@@ -155,17 +155,18 @@ def _request(container: kube.Container, settings: VendorSettings) -> CardRequest
         return None
 
 
-def _match(written: Sequence[_Slot], requests: Sequence[CardRequest | None]) -> Slots | None:
+def _match(written: Sequence[_Slot], containers: Sequence[kube.Container], settings: VendorSettings) -> Slots | None:
     """Slots by container; None when positions and requests leave it open which container a slot belongs to.
 
     HAMi 2.10 leaves out slots of containers that ask nothing, so positions count only where every container has a slot.
     """
-    surplus = written[len(requests) :]
-    if len(written) >= len(requests) and not any(slot.entries for slot in surplus):
-        return tuple(tuple(slot.slices) for slot in written[: len(requests)])
+    surplus = written[len(containers) :]
+    if len(written) >= len(containers) and not any(slot.entries for slot in surplus):
+        return tuple(tuple(slot.slices) for slot in written[: len(containers)])
     filled = [slot for slot in written if slot.entries]
     if not filled:
-        return ((),) * len(requests)
+        return ((),) * len(containers)
+    requests = [_request(container, settings) for container in containers]
     asking = [position for position, request in enumerate(requests) if request is not None]
     counts = [request.count for request in requests if request is not None]
     if [slot.entries for slot in filled] != counts:
