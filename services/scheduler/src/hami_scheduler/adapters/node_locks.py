@@ -17,7 +17,7 @@ from hami_chassis.kube.resources import NODES, PODS
 from hami_chassis.log import get_logger
 from hami_model import keys, kube, node_lock
 from hami_model.errors import MalformedAnnotation
-from hami_model.node_lock import Decision, OwnerView, PodName, Step
+from hami_model.node_lock import Decision, OwnerView, PodName, Step, Why
 
 from hami_scheduler.adapters.chores import ChoreList
 from hami_scheduler.core.ledger import Ledger
@@ -26,6 +26,7 @@ log = get_logger("node-lock")
 
 _LOOK_SECONDS = 1.0  # some reasons to take a lock come by the clock alone
 _RELEASE_TRIES = 5
+_UNREADABLE = frozenset({Why.MALFORMED, Why.FROM_THE_FUTURE})
 
 
 class LockNotTakenError(Exception):
@@ -104,7 +105,8 @@ class NodeLocks:
         except Conflict:
             return await self._try(await self._read(node.name), requester)
         if value is not None:
-            log.info("lock-taken-over", node=node.name, why=decision.why, previous=value[:200])
+            say = log.warning if decision.why in _UNREADABLE else log.info
+            say("lock-taken-over", node=node.name, why=decision.why, previous=value[:200])
         return _Look(decision=decision, value=ours)
 
     async def _wait(self, changed: asyncio.Event, deadline: float, node_name: str, decision: Decision) -> None:
