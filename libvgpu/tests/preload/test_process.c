@@ -394,9 +394,9 @@ static void test_bodies(void) {
     static const struct {
         const char *body;
         const char *const *environment;
-    } rows[] = {{"before-init", small},     {"bad-arguments", small}, {"driver-fails", large},
-                {"managed", small},         {"contexts", small},      {"vmm", small},
-                {"fork-after-init", small}, {"exec", small},          {"raw-clone", small}};
+    } rows[] = {{"before-init", small}, {"bad-arguments", small}, {"driver-fails", large},    {"managed", small},
+                {"contexts", small},    {"vmm", small},           {"fork-after-init", small}, {"exec", small},
+                {"raw-clone", small},   {"free-refused", small}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct sandbox sandbox = sandbox_make();
         run_one(&sandbox, rows[i].body, rows[i].environment);
