@@ -64,6 +64,7 @@ class CardTelemetry(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     model: str = ""
     memory_total_bytes: int
+    """0: the driver does not say."""
     memory_promised_bytes: int = 0
     memory_used_bytes: int | None = None
     cores_promised_percent: int = 0
