@@ -83,7 +83,8 @@ static void count_allocations(int device, int change) {
 
 /* Gives the pages back that were touched, so that a reused address reads as fresh memory. */
 static void forget_content(const struct sim_allocation *a) {
-    madvise((void *)(uintptr_t)a->address, a->bytes, MADV_DONTNEED);
+    if (a->touched || a->kind == SIM_MANAGED) /* managed memory the program may touch itself */
+        madvise((void *)(uintptr_t)a->address, a->bytes, MADV_DONTNEED);
 }
 
 void sim_allocation_released(const struct sim_allocation *removed) {

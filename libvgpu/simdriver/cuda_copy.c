@@ -3,11 +3,13 @@
 
 #include "driver.h"
 
-/* Whether [pointer, pointer + bytes) lies within one allocation. */
+/* Whether [pointer, pointer + bytes) lies within one allocation, which is then about to be touched. */
 static bool covers(CUdeviceptr pointer, size_t bytes) {
     pthread_mutex_lock(&sim.lock);
-    const struct sim_allocation *a = sim_allocation_containing(pointer);
+    struct sim_allocation *a = sim_allocation_containing(pointer);
     bool inside = a != NULL && bytes <= a->bytes - (size_t)(pointer - a->address);
+    if (inside)
+        a->touched = true;
     pthread_mutex_unlock(&sim.lock);
     return inside;
 }
@@ -29,7 +31,8 @@ static void *host_view(CUdeviceptr pointer) {
 }
 
 SIM_API CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
-    return copy(host_view(destination), host_view(source), bytes, 0, 0); /* either side may be the host */
+    (void)covers(destination, bytes); /* either side may be the host */
+    return copy(host_view(destination), host_view(source), bytes, 0, 0);
 }
 
 SIM_API CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream) {

@@ -41,6 +41,7 @@ struct sim_allocation {
     enum sim_allocation_kind kind;
     CUcontext context;
     CUmemoryPool pool;
+    bool touched; /* pages of the host may lie behind it */
     struct sim_allocation *next;
 };
 
