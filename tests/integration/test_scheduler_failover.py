@@ -51,7 +51,7 @@ def role(fake: FakeKube, name: str) -> str:
     return str(labels.get("hami.io/scheduler-role", ""))
 
 
-async def test_a_follower_keeps_its_state_warm_answers_503_and_writes_nothing(fake_kube: FakeKube) -> None:
+async def test_a_follower_keeps_its_state_warm_and_answers_503(fake_kube: FakeKube) -> None:
     async with running(replica(fake_kube, "s-0")) as leader:
         created = fake_kube.put("pods", pod("a"))
         await leader.filter(created, ONE_CARD)

@@ -17,7 +17,8 @@ from hami_model.ids import AllocationId
 from hami_model.lifecycle import ExpiryCause
 from hami_scheduler.core import binding, holdings
 from hami_scheduler.core.filter import filter_pod
-from hami_scheduler.core.ledger import Ledger, Reservation
+from hami_scheduler.core.ledger import Ledger
+from hami_scheduler.core.records import Reservation
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule

@@ -19,7 +19,8 @@ from hami_model.lifecycle import ExpiryCause
 from hami_scheduler.core import holdings, rejections
 from hami_scheduler.core.announcements import Announcements
 from hami_scheduler.core.filter import FilterAnswer, filter_pod
-from hami_scheduler.core.ledger import BoundPod, Ledger, NodeChange, PodChange, Reservation
+from hami_scheduler.core.ledger import Ledger
+from hami_scheduler.core.records import BoundPod, NodeChange, PodChange, Reservation
 from hami_scheduler.core.waking import RejectedPod
 from hami_scheduler.metrics import SchedulerMetrics
 from hami_scheduler.ports import Alarm, Chores, EventSink, NoticeBoard
@@ -50,6 +51,8 @@ class Bookkeeper:
         """Pods that the last filter call found no node for, by UID."""
         self.binding: set[str] = set()
         """UIDs of pods whose Binding is under way or has an unknown outcome: nothing else may touch their slices."""
+        self._lost_lock: dict[str, dict[str, RejectedPod]] = {}
+        """By node and UID: pods whose bind waited for the node's lock in vain."""
         self.in_charge = False
         """Whether this process decides and speaks; see `Term`."""
         self._announcements = announcements
@@ -90,6 +93,7 @@ class Bookkeeper:
         self.in_charge = False
         self.ledger.drop_reservations()
         self.rejected.clear()
+        self._lost_lock.clear()
 
     # ---- observations ------------------------------------------------------------------------------------------
 
@@ -197,6 +201,21 @@ class Bookkeeper:
             self.ledger.expire(reservation.uid, cause)
             self._end(reservation, cause, reason)
 
+    def lost_lock(self, reservation: Reservation) -> None:
+        """Another pod held the node's lock for too long: this one is woken when it is free."""
+        pod = self._pod_of(reservation.uid)
+        if pod is not None:
+            request = requests.pod_request(pod, self.ledger.config, self.ledger.policies)
+            self._lost_lock.setdefault(reservation.node, {})[pod.uid] = _waiting(pod, request, [reservation.node])
+
+    def lock_freed(self, node: str) -> None:
+        """The node's lock went away."""
+        for uid, waiting in self._lost_lock.pop(node, {}).items():
+            pod = self._pod_of(uid)
+            if pod is not None and not pod.assigned_node and uid not in self.ledger.reservations:
+                self.rejected.setdefault(uid, waiting)
+        self._alarm.capacity_grew("lock-freed", watched=False)
+
     def forget(self, uid: str) -> None:
         """The server says that there is no such pod."""
         self.rejected.pop(uid, None)
@@ -211,12 +230,8 @@ class Bookkeeper:
         if answer.rejection is None:
             self.rejected.pop(pod.uid, None)
             return
-        self.rejected[pod.uid] = RejectedPod(
-            request=requests.pod_request(pod, self.ledger.config, self.ledger.policies),
-            candidates=tuple(node_names),
-            priority=pod.spec.priority or 0,
-            created_at=pod.metadata.creation_timestamp or "",
-        )
+        request = requests.pod_request(pod, self.ledger.config, self.ledger.policies)
+        self.rejected[pod.uid] = _waiting(pod, request, node_names)
 
     def _tell_pod_change(self, pod: kube.Pod, change: PodChange) -> None:
         if change.bound is not None and change.first_seen and change.bound.holds_cards:
@@ -285,6 +300,15 @@ class Bookkeeper:
             self._publish(event)
             count += 1
         return count
+
+
+def _waiting(pod: kube.Pod, request: requests.PodRequest, candidates: list[str]) -> RejectedPod:
+    return RejectedPod(
+        request=request,
+        candidates=tuple(candidates),
+        priority=pod.spec.priority or 0,
+        created_at=pod.metadata.creation_timestamp or "",
+    )
 
 
 def _about(pod: kube.Pod) -> ObjectReference:

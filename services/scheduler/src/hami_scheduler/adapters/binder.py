@@ -29,7 +29,7 @@ from hami_scheduler.bookkeeper import Bookkeeper
 from hami_scheduler.config import EXTENDER_TIMEOUT_SECONDS, BindSettings
 from hami_scheduler.core import binding, rejections
 from hami_scheduler.core.extender import BindArguments
-from hami_scheduler.core.ledger import Reservation
+from hami_scheduler.core.records import Reservation
 from hami_scheduler.core.reduction import Reduction
 from hami_scheduler.metrics import SchedulerMetrics
 from hami_scheduler.ports import Leadership
@@ -157,6 +157,8 @@ class Binder:
             try:
                 lock = await self._locks.take(reservation.node, owner, wait_seconds=self._settings.lock_wait_seconds)
             except LockNotTakenError as error:
+                if error.timed_out:
+                    self._bookkeeper.lost_lock(reservation)
                 return self._failed(reservation, "lock-timeout" if error.timed_out else "gone", str(error))
             except (Transient, Permanent) as error:
                 return self._failed(reservation, "away", str(error))

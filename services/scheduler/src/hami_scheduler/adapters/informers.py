@@ -8,7 +8,7 @@ from hami_chassis.clock import Clock
 from hami_chassis.kube import Informer, KubeClient
 from hami_chassis.kube.resources import NODES, PODS, RESOURCE_QUOTAS
 from hami_chassis.metrics import ChassisMetrics
-from hami_model import kube
+from hami_model import keys, kube
 
 from hami_scheduler.adapters.node_locks import NodeLocks
 from hami_scheduler.bookkeeper import Bookkeeper
@@ -98,8 +98,10 @@ class _NodeFeed:
     def added(self, new: kube.Node) -> None:
         self._bookkeeper.node_seen(new)
 
-    def modified(self, _old: kube.Node, new: kube.Node) -> None:
+    def modified(self, old: kube.Node, new: kube.Node) -> None:
         self._bookkeeper.node_seen(new)
+        if keys.NODE_LOCK in old.annotations and keys.NODE_LOCK not in new.annotations:
+            self._bookkeeper.lock_freed(new.name)
         self._locks.look_again(new.name)
 
     def deleted(self, last: kube.Node) -> None:

@@ -12,7 +12,7 @@ from hami_model.lifecycle import ExpiryCause
 from hami_scheduler.core import rejections
 from hami_scheduler.core.filter import FilterAnswer
 from hami_scheduler.core.holdings import Holding
-from hami_scheduler.core.ledger import BoundPod, Reservation
+from hami_scheduler.core.records import BoundPod, Reservation
 
 
 class Announcements:

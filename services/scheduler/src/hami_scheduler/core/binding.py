@@ -11,7 +11,8 @@ from typing import Final
 from hami_model import allocations, cards, keys, kube
 from hami_model.ids import NodeName
 
-from hami_scheduler.core.ledger import Ledger, Reservation
+from hami_scheduler.core.ledger import Ledger
+from hami_scheduler.core.records import Reservation
 
 LEAST_BIND_SECONDS: Final = 0.2
 """A Binding with less time than this is not begun: it would most likely end without an answer."""

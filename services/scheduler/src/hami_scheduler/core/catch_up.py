@@ -14,7 +14,8 @@ from hami_model.lifecycle import Phase
 
 from hami_scheduler.core import holdings
 from hami_scheduler.core.announcements import Announcements
-from hami_scheduler.core.ledger import BoundPod, Ledger
+from hami_scheduler.core.ledger import Ledger
+from hami_scheduler.core.records import BoundPod
 
 
 def missing_events(

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import msgspec
 from hami_model import kube
 
-from hami_scheduler.core.ledger import BoundPod, Ledger
+from hami_scheduler.core.ledger import Ledger
+from hami_scheduler.core.records import BoundPod
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,8 @@ from hami_model.errors import InvalidRequestError, MalformedAnnotation
 from hami_model.ids import AllocationId, NodeName
 from hami_model.lifecycle import ExpiryCause
 
-from hami_scheduler.core.ledger import Ledger, Reservation
+from hami_scheduler.core.ledger import Ledger
+from hami_scheduler.core.records import Reservation
 
 
 class FilterAnswer(msgspec.Struct, frozen=True, kw_only=True):
