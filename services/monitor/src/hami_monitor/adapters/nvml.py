@@ -14,8 +14,12 @@ import pynvml
 from hami_monitor.core.host import HostCard, HostProcess, HostReading
 
 LIBRARY: Final = "libnvidia-ml.so.1"
-_NO_FAILURE: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NOT_FOUND)
-"""What the card does not have, and that no process ran."""
+_NO_FAILURE: Final = (
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_NOT_FOUND,
+)
+"""What the card or an older driver does not have, and that no process ran."""
 
 Found = TypeVar("Found")
 
