@@ -12,6 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import hypothesis as _hypothesis  # noqa: F401 (its plugin imports it after a failure, which Python 3.11 may not survive then)
 import pytest
 from hami_sim.binaries import Binaries
 from hami_sim.cluster import LocalCluster, start_cluster

@@ -65,10 +65,11 @@ def samples_of(found: list[events.Event | events.UnknownEvent], now: datetime) -
 
 
 async def connect(url: str) -> Client:
-    """One try, no reconnecting. Raises nats.errors.Error or OSError."""
-    return await nats.connect(
-        url, allow_reconnect=False, max_reconnect_attempts=0, connect_timeout=CONNECT_SECONDS, error_cb=_ignore
-    )
+    """No second try, no reconnecting. Raises nats.errors.Error, OSError or TimeoutError."""
+    async with asyncio.timeout(CONNECT_SECONDS):
+        return await nats.connect(
+            url, allow_reconnect=False, max_reconnect_attempts=1, connect_timeout=CONNECT_SECONDS, error_cb=_ignore
+        )
 
 
 async def _ignore(_error: Exception) -> None:
