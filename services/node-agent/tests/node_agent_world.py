@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
 import shutil
@@ -170,10 +171,14 @@ class World:
     # ---- the cluster -------------------------------------------------------------------------------------------------
 
     def node(self) -> Json:
-        return self.fake.get("nodes", NODE)
+        return copy.deepcopy(self.fake.get("nodes", NODE))
 
     def register(self) -> list[Json]:
         found: list[Json] = json.loads(self.node()["metadata"]["annotations"][REGISTER_KEY])
+        return found
+
+    def annotation_of_node(self, key: str = REGISTER_KEY) -> str | None:
+        found: str | None = self.node()["metadata"].get("annotations", {}).get(key)
         return found
 
     def lock_node(self, pod: str, namespace: str = "default") -> None:
@@ -199,7 +204,8 @@ class World:
         return uid
 
     def pod(self, name: str) -> Json:
-        return self.fake.get("pods", name, "default")
+        """A copy: what the server holds must change by `put` only."""
+        return copy.deepcopy(self.fake.get("pods", name, "default"))
 
     def annotation(self, name: str, key: str) -> str | None:
         found: str | None = self.pod(name)["metadata"].get("annotations", {}).get(key)
@@ -211,7 +217,8 @@ class World:
     def status(self, name: str, container_name: str = "main") -> Json:
         status = self.pod(name).get("status", {})
         every = [*status.get("containerStatuses", []), *status.get("initContainerStatuses", [])]
-        return next(one for one in every if one["name"] == container_name)
+        found = [one for one in every if one["name"] == container_name]
+        return found[0]
 
     async def runs(self, name: str, container_name: str = "main") -> None:
         await until(lambda: "running" in self.status(name, container_name)["state"], f"{name} to run")

@@ -66,7 +66,8 @@ class Nvml:
         self._events_thread = ThreadPoolExecutor(1, thread_name_prefix="nvml-events")
         self._sysfs = sysfs
         self._event_set: Any = None
-        self._uuids_watched: set[str] = set()
+        self._watched: dict[int | None, str] = {}
+        """UUIDs by handle: a card that fell off the bus no longer tells its own."""
 
     async def start(self, library: str) -> None:
         """Loads the driver. Raises DriverError."""
@@ -140,13 +141,13 @@ class Nvml:
         except pynvml.NVMLError as error:
             return dict.fromkeys(uuids, str(error))
         for uuid in uuids:
-            if uuid in self._uuids_watched:
+            if uuid in self._watched.values():
                 continue
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
                 kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _WATCHED_EVENTS
                 pynvml.nvmlDeviceRegisterEvents(handle, kinds, self._event_set)
-                self._uuids_watched.add(uuid)
+                self._watched[_address(handle)] = uuid
             except pynvml.NVMLError as error:
                 refused[uuid] = str(error)
         return refused
@@ -170,11 +171,7 @@ class Nvml:
             raise DriverError(f"waiting for faults of cards failed: {error}") from error
         if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return None
-        try:
-            uuid: str | None = _text(pynvml.nvmlDeviceGetUUID(event.device))
-        except pynvml.NVMLError:
-            uuid = None
-        return CriticalEvent(uuid=uuid, xid=int(event.eventData))
+        return CriticalEvent(uuid=self._watched.get(_address(event.device)), xid=int(event.eventData))
 
 
 def _load(library: str) -> None:
@@ -203,6 +200,10 @@ def _probe(uuid: str) -> str:
         return "the card is lost" if error.value in _LONG_GONE else str(error)
     _, fault = _memory(handle)
     return fault
+
+
+def _address(handle: Any) -> int | None:  # noqa: ANN401  # a pointer of the bindings, which have no types
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _text(value: str | bytes) -> str:
