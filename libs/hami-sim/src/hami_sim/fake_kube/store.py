@@ -261,7 +261,7 @@ def _check_uid(resource: str, present: Stored, uid: str | None) -> None:
 def merge_patch(target: object, patch: object) -> Any:  # noqa: ANN401  # JSON of any shape
     """RFC 7386."""
     if not isinstance(patch, dict):
-        return patch
+        return _typed(patch)
     merged = dict(target) if isinstance(target, dict) else {}
     for key, value in patch.items():
         if value is None:
@@ -279,3 +279,12 @@ def _key(value: Json) -> tuple[str, str]:
 def _copy(value: Mapping[str, Any]) -> Json:
     copied: Json = msgspec.json.decode(msgspec.json.encode(value))
     return copied
+
+
+def _typed(value: object) -> object:
+    """What is left of a list's elements once the server has read them into its types: null means absent."""
+    if isinstance(value, list):
+        return [_typed(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _typed(member) for key, member in value.items() if member is not None}
+    return value

@@ -52,7 +52,7 @@ class PluginEndpoint:
             self._options = await self._stub.GetDevicePluginOptions(
                 pb.Empty(), timeout=CONNECT_TIMEOUT_SECONDS, wait_for_ready=True
             )
-        except grpc.aio.AioRpcError as error:
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
             raise _plugin_error(error) from error
 
     async def watch(self, on_devices: Callable[[list[Device]], None]) -> None:
@@ -73,7 +73,7 @@ class PluginEndpoint:
         )
         try:
             response = await self._stub.GetPreferredAllocation(request)
-        except grpc.aio.AioRpcError as error:
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
             raise _plugin_error(error) from error
         return list(response.container_responses[0].deviceIDs) if response.container_responses else []
 
@@ -81,7 +81,7 @@ class PluginEndpoint:
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=device_ids)])
         try:
             response = await self._stub.Allocate(request)
-        except grpc.aio.AioRpcError as error:
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
             raise _plugin_error(error) from error
         if not response.container_responses:
             raise PluginError("no containers return in allocation response")
@@ -91,7 +91,7 @@ class PluginEndpoint:
         request = pb.PreStartContainerRequest(devices_ids=device_ids)
         try:
             await self._stub.PreStartContainer(request, timeout=PRE_START_TIMEOUT_SECONDS)
-        except grpc.aio.AioRpcError as error:
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
             raise _plugin_error(error) from error
 
     async def close(self) -> None:
@@ -182,6 +182,8 @@ def _device(device: pb.Device) -> Device:
     return Device(device.ID, device.health == HEALTHY, tuple(node.ID for node in device.topology.nodes))
 
 
-def _plugin_error(error: grpc.aio.AioRpcError) -> PluginError:
+def _plugin_error(error: grpc.aio.AioRpcError | grpc.aio.UsageError) -> PluginError:
+    if isinstance(error, grpc.aio.UsageError):
+        return PluginError("endpoint has been stopped")
     code = error.code().name.title().replace("_", "")
     return PluginError(f"rpc error: code = {code} desc = {error.details()}")
