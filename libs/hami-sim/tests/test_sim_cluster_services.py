@@ -11,7 +11,7 @@ from hami_sim.cluster.errors import ClusterError
 from hami_sim.cluster.layout import NODES_PATH_MAX, ClusterLayout, NodeLayout
 from hami_sim.cluster.leftovers import mount_points_below, remove_tree
 from hami_sim.cluster.objects import identities, object_path
-from hami_sim.cluster.profile import profile_of
+from hami_sim.cluster.profile import profile_of, uniform_profile
 from hami_sim.cluster.record import load_sim_record, new_record, port_names, store_sim_record
 from hami_sim.cluster.service_spec import merged
 from hami_sim.cluster.services import service_table
@@ -46,6 +46,10 @@ class TestTable:
             "nats-server", "scheduler-0", "scheduler-1", "webhook", "forwarder", "kubelets",
             "node-agent-sim-0", "node-agent-sim-1", "monitor-sim-0", "monitor-sim-1",
         ]  # fmt: skip
+
+    def test_a_cluster_without_nodes_has_no_kubelets(self, layout):
+        record = new_record(layout, uniform_profile(0, 4))
+        assert "kubelets" not in {spec.name for spec in service_table(layout, record, ARTEFACTS)}
 
     def test_stages_never_go_back(self, table):
         stages = [spec.stage for spec in table.values()]

@@ -25,9 +25,14 @@ class Artefacts(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of the workloads and tools."""
 
 
+def artefacts_in(build: Path = BUILD) -> Artefacts:
+    """Where they are once they are built."""
+    return Artefacts(library=build / "lib" / "libvgpu.so", driver_libraries=build / "sim", programs=build / "bin")
+
+
 def find_artefacts(build: Path = BUILD) -> Artefacts:
     """Raises ClusterError when something is not built."""
-    found = Artefacts(library=build / "lib" / "libvgpu.so", driver_libraries=build / "sim", programs=build / "bin")
+    found = artefacts_in(build)
     needed = (
         found.library,
         found.driver_libraries / "libcuda.so.1",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from hami_sim.cluster.artefacts import Artefacts, find_artefacts
+from hami_sim.cluster.artefacts import Artefacts, artefacts_in
 from hami_sim.cluster.errors import ClusterError
 from hami_sim.cluster.layout import ClusterLayout, NodeLayout
 from hami_sim.cluster.leftovers import remove_tree, unmount_below
@@ -49,7 +49,7 @@ class LocalCluster:
         record = load_sim_record(layout)
         if record is None:
             raise ClusterError(f"{layout.root} holds no cluster; `hami-sim up --state {state_directory}` makes one")
-        return cls(layout, record, find_artefacts())
+        return cls(layout, record, artefacts_in())  # it is ended also when they are no longer there
 
     # ---- what it is ---------------------------------------------------------------------------------------------
 

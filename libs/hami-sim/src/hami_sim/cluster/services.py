@@ -41,7 +41,7 @@ def service_table(layout: ClusterLayout, record: SimRecord, artefacts: Artefacts
         *(_scheduler(layout, record, number) for number in range(record.profile.schedulers)),
         _webhook(layout, record),
         _forwarder(layout, record),
-        _kubelets(layout, record, artefacts, plans),
+        *([_kubelets(layout, record, artefacts, plans)] if plans else []),
         *(_node_agent(layout, record, artefacts, plan) for plan in with_cards),
         *(_monitor(layout, record, artefacts, plan) for plan in with_cards),
     )
