@@ -36,10 +36,15 @@ $(VENV)/.members.stamp: $(VENV)/.python.stamp $(foreach m,$(MEMBERS),$(m)/pyproj
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(foreach m,$(MEMBERS) rust-core,-e $(m))
 	@touch $@
 
+EXPORT := $(BIN)/uv export --quiet --frozen --no-annotate --no-header --no-emit-workspace
+
 .PHONY: lock
-lock: | $(BIN)/uv ## Write requirements.lock anew from the pyproject files (versions and hashes, no addresses)
+lock: | $(BIN)/uv ## Write the pinned requirements anew from the pyproject files (versions and hashes, no addresses)
 	$(BIN)/uv lock --upgrade
-	$(BIN)/uv export --quiet --all-groups --no-annotate --no-header --no-emit-workspace --output-file requirements.lock
+	$(EXPORT) --all-groups --output-file requirements.lock
+	$(EXPORT) --only-group build --output-file images/requirements-build.lock
+	$(EXPORT) --no-dev --prune hami-sim --output-file images/requirements-services.lock
+	$(EXPORT) --no-dev --output-file images/requirements-node.lock
 
 # ---- checks ----------------------------------------------------------------------------------------------------
 
@@ -81,6 +86,24 @@ up: setup libvgpu ## Start the local cluster, detached, with the sample pods; pr
 down: | $(BIN)/uv ## End the local cluster; nothing of it is left
 	@$(BIN)/hami-sim down --state $(STATE)
 
+.PHONY: images
+images: setup kubernetes ## Build the container images; makes what a bare machine lacks (images/README.md)
+	$(BIN)/python tools/compose/main.py images
+
+.PHONY: compose-up
+compose-up: setup kubernetes ## Start the cluster of compose.yaml, detached; docker compose down ends it
+	$(BIN)/python tools/compose/main.py up
+
+.PHONY: compose-test
+compose-test: setup kubernetes ## Run the sample pods on the cluster of compose.yaml, then take it down
+	$(BIN)/python tools/compose/main.py test
+
 .PHONY: conformance
 conformance: setup ## Run the golden vectors in VECTORS through the services' code; answers go to OUT
 	$(BIN)/python tests/conformance/run.py $(VECTORS) $(OUT)
+
+.PHONY: bench
+bench: setup libvgpu ## Measure the engine, the filter call and pods through a whole cluster; JSON lines
+	cd rust-core && cargo run --release --quiet -p bench
+	$(BIN)/python -m hami_scheduler.bench
+	$(BIN)/python -m hami_sim.cluster.bench

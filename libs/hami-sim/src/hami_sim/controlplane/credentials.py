@@ -27,11 +27,15 @@ APISERVER_NAMES = (
 
 
 class Credentials:
-    """The credentials in one state directory. The authorities and the signing key are kept from an earlier start."""
+    """The credentials in one state directory. The authorities and the signing key are kept from an earlier start.
 
-    def __init__(self, layout: StateLayout, apiserver_url: str) -> None:
+    `server_names`: names beside loopback's by which the programs are reached, where they run on different hosts.
+    """
+
+    def __init__(self, layout: StateLayout, apiserver_url: str, *, server_names: tuple[str, ...] = ()) -> None:
         self._layout = layout
         self._apiserver_url = apiserver_url
+        self._server_names = server_names
         self._cluster_ca = CertificateAuthority.load_or_create(layout.cluster_ca, "hami-sim")
         self._etcd_ca = CertificateAuthority.load_or_create(layout.etcd_ca, "hami-sim-etcd")
 
@@ -47,12 +51,16 @@ class Credentials:
             private_pem, public_pem = new_signing_key()
             write_private(layout.service_account_public_key, public_pem)
             write_private(layout.service_account_key, private_pem)
-        self._etcd_ca.issue_server(layout.certificate("etcd-server"), "etcd", LOOPBACK_NAMES, also_client=True)
+        self._etcd_ca.issue_server(
+            layout.certificate("etcd-server"), "etcd", (*LOOPBACK_NAMES, *self._server_names), also_client=True
+        )
         self._etcd_ca.issue_client(layout.certificate("apiserver-etcd-client"), Identity("kube-apiserver"))
-        self._cluster_ca.issue_server(layout.certificate("apiserver"), "kube-apiserver", APISERVER_NAMES)
+        self._cluster_ca.issue_server(
+            layout.certificate("apiserver"), "kube-apiserver", (*APISERVER_NAMES, *self._server_names)
+        )
         self._cluster_ca.issue_client(layout.certificate("apiserver-kubelet-client"), KUBELET_CLIENT)
         for name, identity in COMPONENTS.items():
-            self._cluster_ca.issue_server(layout.certificate(name), name, LOOPBACK_NAMES)
+            self._cluster_ca.issue_server(layout.certificate(name), name, (*LOOPBACK_NAMES, *self._server_names))
             self._write_kubeconfig(layout.component_kubeconfig(name), identity, f"{name}-client")
         self._write_kubeconfig(layout.kubeconfig, ADMIN, "admin")
 

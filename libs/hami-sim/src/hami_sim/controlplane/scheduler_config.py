@@ -19,7 +19,24 @@ CLIENT_QUERIES_PER_SECOND = 500
 CLIENT_BURST = 1000
 
 
-def scheduler_configuration(kubeconfig: Path, extender_url: str | None) -> bytes:
+class ExtenderTls(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"server_name": "serverName", "certificate": "certFile", "key": "keyFile", "ca": "caFile"},
+):
+    """How kube-scheduler and an extender beyond loopback prove themselves to each other."""
+
+    server_name: str
+    """The name in the extender's certificate."""
+    certificate: str
+    key: str
+    ca: str
+
+
+def scheduler_configuration(
+    kubeconfig: Path, extender_url: str | None, *, extender_tls: ExtenderTls | None = None
+) -> bytes:
     """The KubeSchedulerConfiguration, JSON."""
     document: dict[str, object] = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -35,11 +52,12 @@ def scheduler_configuration(kubeconfig: Path, extender_url: str | None) -> bytes
         "profiles": [{"schedulerName": name} for name in SCHEDULER_NAMES],
     }
     if extender_url is not None:
-        document["extenders"] = [_extender(extender_url)]
+        document["extenders"] = [_extender(extender_url, extender_tls)]
     return msgspec.json.format(msgspec.json.encode(document))
 
 
-def _extender(url: str) -> dict[str, object]:
+def _extender(url: str, tls: ExtenderTls | None) -> dict[str, object]:
+    secured: dict[str, object] = {} if tls is None else {"tlsConfig": tls}
     return {
         "urlPrefix": url,
         "filterVerb": "filter",
@@ -50,4 +68,5 @@ def _extender(url: str) -> dict[str, object]:
         "httpTimeout": "30s",
         "ignorable": False,
         "managedResources": [{"name": name, "ignoredByScheduler": True} for name in MANAGED_RESOURCES],
+        **secured,
     }
