@@ -20,6 +20,7 @@ from hami_sim.binaries import Binaries
 from hami_sim.cluster.objects import apply_objects, identities
 from hami_sim.controlplane import ControlPlane, RestClient
 from hami_sim.controlplane.scheduler_config import scheduler_configuration
+from hami_sim.nats_server import find_nats_server
 from hami_webhook.config import WebhookSettings
 from hami_webhook.registration import Registration, ServiceReference, registration_objects
 
@@ -27,6 +28,7 @@ K8S = Path(__file__).resolve().parents[2] / "k8s"
 BASE = K8S / "base"
 NAMESPACE = "hami-system"
 WORKLOADS = ("Deployment", "DaemonSet", "StatefulSet")
+SERVICES = ("hami-scheduler", "hami-webhook", "hami-node-agent", "hami-monitor")
 AS_ROOT = {
     "hami-node-agent": "sockets and folders of kubelet and of the runtime are root's",
     "hami-monitor": "region files belong to whoever runs in the containers",
@@ -35,13 +37,15 @@ AS_ROOT = {
 KubernetesObject = dict[str, Any]
 
 
+def render(binaries: Binaries, folder: Path) -> list[KubernetesObject]:
+    """What `kubectl apply -k FOLDER` would send."""
+    done = subprocess.run([binaries.kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=True)
+    return list(yaml.safe_load_all(done.stdout))
+
+
 @pytest.fixture(scope="module")
 def rendered(kubernetes_binaries: Binaries) -> list[KubernetesObject]:
-    """What `kubectl apply -k k8s/base` would send."""
-    done = subprocess.run(
-        [kubernetes_binaries.kubectl, "kustomize", str(BASE)], capture_output=True, text=True, check=True
-    )
-    return list(yaml.safe_load_all(done.stdout))
+    return render(kubernetes_binaries, BASE)
 
 
 @pytest.fixture
@@ -83,10 +87,13 @@ def test_the_kustomization_names_every_file() -> None:
 
 
 @pytest.mark.usefixtures("applied")
-async def test_the_api_server_accepts_every_object(kubernetes_binaries: Binaries, control_plane: ControlPlane) -> None:
+@pytest.mark.parametrize("folder", [BASE, K8S / "overlays/ha"], ids=lambda folder: folder.name)
+async def test_the_api_server_accepts_every_object(
+    folder: Path, kubernetes_binaries: Binaries, control_plane: ControlPlane
+) -> None:
     kubectl = [kubernetes_binaries.kubectl, f"--kubeconfig={control_plane.kubeconfig}"]
     dry_run = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts", "--output=name"]
-    done = await run([*kubectl, *dry_run, "-k", BASE])
+    done = await run([*kubectl, *dry_run, "-k", folder])
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
     names = done.stdout.split()
@@ -189,6 +196,24 @@ def test_kube_scheduler_asks_the_extender_as_in_the_local_cluster(rendered: list
     assert names == device_config.default_config().managed_resources
 
 
+@pytest.mark.parametrize("folder", [BASE, K8S / "overlays/ha"], ids=lambda folder: folder.name)
+def test_nats_takes_its_configuration(folder: Path, kubernetes_binaries: Binaries, tmp_path: Path) -> None:
+    rendered = render(kubernetes_binaries, folder)
+    file = tmp_path / "nats.conf"
+    file.write_text(config_map(rendered, "nats")["nats.conf"])
+    check = [find_nats_server(), "-t", "--config", file]
+    checked = subprocess.run(check, env={"POD_NAME": "nats-0"}, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    replicas = {name: settings_of_streams(container) for name, _, container in containers(rendered) if name in SERVICES}
+    members = next(each["spec"]["replicas"] for each in rendered if each["kind"] == "StatefulSet")
+    assert set(replicas.values()) == {members}
+
+
+def settings_of_streams(container: KubernetesObject) -> int:
+    environment = {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
+    return load_settings(WebhookSettings, environment=environment).events.streams.replicas
+
+
 def test_the_registration_is_what_the_webhook_prints(rendered: list[KubernetesObject]) -> None:
     registration = Registration(target=ServiceReference(namespace=NAMESPACE, name="hami-webhook"), ca_pem=b"")
     expected = registration_objects(registration, device_config.default_config())
@@ -234,7 +259,6 @@ NEEDED = {
         ("get", "configmaps", "kube-system", "extension-apiserver-authentication"),
     ],
 }
-OUR_SERVICES = ("hami-scheduler", "hami-webhook", "hami-node-agent", "hami-monitor")
 NEVER = [
     ("get", "secrets", ANY, "a"),
     ("list", "secrets", "", ""),
@@ -279,12 +303,12 @@ async def test_the_roles_suffice(account: str, applied: RestClient) -> None:
     assert refused == []
 
 
-@pytest.mark.parametrize("account", OUR_SERVICES)
+@pytest.mark.parametrize("account", SERVICES)
 async def test_the_roles_are_the_least(account: str, applied: RestClient) -> None:
     allowed = [call for call in NEVER if await may(applied, account, call)]
     assert allowed == []
     # Nobody has what only another service needs.
-    calls = {call for needed in (NEEDED[each] for each in OUR_SERVICES) for call in needed}
+    calls = {call for needed in (NEEDED[each] for each in SERVICES) for call in needed}
     surplus = [call for call in calls - set(NEEDED[account]) if await may(applied, account, call)]
     assert surplus == []
 
