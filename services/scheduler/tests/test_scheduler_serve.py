@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
 
 import aiohttp
 import msgspec
 import pytest
 from hami_chassis.kube import KubeSettings
+from hami_chassis.tls import TlsSettings
 from hami_model import keys
 from hami_scheduler.config import ExtenderSettings, PlacementSettings, UpkeepSettings
+from hami_sim.controlplane.layout import CertificateFiles
+from hami_sim.controlplane.pki import CertificateAuthority, Identity
 from hami_sim.fake_kube import FakeKube
 from scheduler_builders import (
     ALLOCATED_KEY,
@@ -514,6 +520,25 @@ async def test_a_node_name_too_long_for_a_label_is_bound_without_one(fake_kube: 
     assert "hami.io/vgpu-node" not in bound.get("labels", {})
 
 
+async def test_a_reservation_that_hami_wrote_shortly_before_the_start_is_taken_over_and_bound(
+    fake_kube: FakeKube,
+) -> None:
+    fake_kube.put("nodes", node("n1"))
+    young = {
+        keys.ASSIGNED_NODE: "n1",
+        keys.ASSIGNED_TIME: str(int(datetime.now(UTC).timestamp())),
+        ALLOCATED_KEY: "n1-0,NVIDIA,8000,0:;",
+    }
+    created = fake_kube.put("pods", pod("a", memory=8000, annotations=young))
+    fake_kube.put("pods", pod("old", annotations={**young, keys.ASSIGNED_TIME: "1"}))
+    async with running(settings_for(fake_kube.url)) as scheduler:
+        assert await used_mib(scheduler) == 8000
+        assert await scheduler.bind(created, "n1") == {"Error": ""}
+        assert await used_mib(scheduler) == 8000
+        await eventually(lambda: not fake_kube.get("pods", "old", "default")["metadata"].get("annotations"))
+    assert fake_kube.get("pods", "a", "default")["metadata"]["annotations"][ALLOCATED_KEY] == young[ALLOCATED_KEY]
+
+
 # ---- annotate at filter ------------------------------------------------------------------------------------------
 
 
@@ -650,6 +675,40 @@ async def test_a_lock_that_nobody_waits_behind_is_taken_over(
     await locking.filter(created, ["n1"])
     assert await locking.bind(created, "n1") == {"Error": ""}
     assert lock_of(fake_kube).endswith(",default,a")
+
+
+# ---- client certificates ---------------------------------------------------------------------------------------
+
+
+async def test_with_a_client_authority_only_callers_with_a_certificate_are_answered(
+    fake_kube: FakeKube, tmp_path: Path
+) -> None:
+    authority = CertificateAuthority.load_or_create(CertificateFiles(tmp_path / "ca.crt", tmp_path / "ca.key"), "ca")
+    served = authority.issue_server(
+        CertificateFiles(tmp_path / "tls.crt", tmp_path / "tls.key"), "extender", ("127.0.0.1",)
+    )
+    caller = authority.issue_client(
+        CertificateFiles(tmp_path / "caller.crt", tmp_path / "caller.key"), Identity("kube-scheduler")
+    )
+    fake_kube.put("nodes", node("n1"))
+    settings = settings_for(fake_kube.url)
+    tls = TlsSettings(
+        cert_file=str(served.certificate), key_file=str(served.key), client_ca_file=str(authority.files.certificate)
+    )
+    extender = msgspec.structs.replace(settings.extender, tls=tls)
+    trust = ssl.create_default_context(cafile=str(authority.files.certificate))
+    body = msgspec.json.encode({"Pod": pod("a"), "Nodes": None, "NodeNames": ["n1"]})
+    async with (
+        running(msgspec.structs.replace(settings, extender=extender)) as scheduler,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as client,
+    ):
+        url = scheduler.url.replace("http://", "https://") + "/filter"
+        with pytest.raises(aiohttp.ClientError):
+            async with client.post(url, data=body, ssl=trust):
+                pass
+        trust.load_cert_chain(caller.certificate, caller.key)
+        async with client.post(url, data=body, ssl=trust) as response:
+            assert (response.status, (await response.json())["NodeNames"]) == (200, ["n1"])
 
 
 # ---- settings ----------------------------------------------------------------------------------------------------

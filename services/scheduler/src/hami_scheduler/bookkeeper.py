@@ -47,6 +47,7 @@ class Bookkeeper:
     ) -> None:
         """`pod_of`: the live pod of a UID, as last seen."""
         self.ledger = ledger
+        self.ledger.adopting = False  # what others wrote on unbound pods is taken over at the start of a term only
         self.rejected = rejected
         """Pods that the last filter call found no node for, by UID."""
         self.binding: set[str] = set()

@@ -49,7 +49,7 @@ from hami_scheduler.config import SchedulerSettings
 from hami_scheduler.core.announcements import Announcements
 from hami_scheduler.core.ledger import Ledger
 from hami_scheduler.core.waking import RejectedPod
-from hami_scheduler.garbage import keep_out_of_collections
+from hami_scheduler.garbage import collect_rarely, keep_out_of_collections
 from hami_scheduler.metrics import SchedulerMetrics
 from hami_scheduler.ports import Leadership
 from hami_scheduler.state_metrics import HamiNamesCollector, LedgerCollector
@@ -81,6 +81,7 @@ def serve(config: ConfigFile = None, sets: Sets = None) -> None:
     settings = _settings(config, sets)
     configure_logging(settings.log, service="scheduler")
     log.info("settings", **masked(settings))
+    collect_rarely()
     try:
         # In flight Bindings end before the lease is given back: the grace covers the longest of them.
         raise typer.Exit(

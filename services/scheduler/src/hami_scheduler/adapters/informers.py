@@ -72,11 +72,13 @@ class _PodFeed:
     def __init__(self, bookkeeper: Bookkeeper, reduction: Reduction) -> None:
         self._bookkeeper = bookkeeper
         self._reduction = reduction
-        self._ending = ""
+        self._endings: dict[str, str] = {}
+        """Last phase by UID of pods that ended and are about to be delivered as deleted."""
 
     def project(self, pod: kube.Pod) -> kube.Pod | None:
-        """An ended pod is not held: the informer delivers it as deleted, right after this."""
-        self._ending = pod.status.phase if pod.is_finished else ""
+        """An ended pod is not held: the informer delivers it as deleted."""
+        if pod.is_finished and pod.uid in self._bookkeeper.ledger.bound_pods:
+            self._endings[pod.uid] = pod.status.phase
         return self._reduction.pod(pod)
 
     def added(self, new: kube.Pod) -> None:
@@ -86,8 +88,7 @@ class _PodFeed:
         self._bookkeeper.pod_seen(new)
 
     def deleted(self, last: kube.Pod) -> None:
-        reason, self._ending = self._ending or "deleted", ""
-        self._bookkeeper.pod_gone(last, reason)
+        self._bookkeeper.pod_gone(last, self._endings.pop(last.uid, "deleted"))
 
 
 class _NodeFeed:

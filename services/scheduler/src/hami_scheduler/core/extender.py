@@ -6,7 +6,7 @@ otherwise (Go readers accept any case) take a slower path.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from hami_model import go_json, kube
@@ -45,6 +45,9 @@ class BindResult(msgspec.Struct, frozen=True, kw_only=True):
     error: str = msgspec.field(name="Error", default="")
 
 
+_NUMBER_MAX: Final = 400
+"""Characters: no field holds a longer number."""
+
 _Arguments = TypeVar("_Arguments", FilterArguments, BindArguments)
 
 _FILTER_DECODER = msgspec.json.Decoder(FilterArguments)
@@ -81,7 +84,7 @@ def _any_case(body: bytes, shape: type[_Arguments], first: msgspec.ValidationErr
         if not isinstance(document, dict):
             raise MalformedJson("extender arguments: expected an object")
         return msgspec.convert({names.get(key.lower(), key): value for key, value in document.items()}, shape)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, RecursionError):
         raise MalformedJson(f"extender arguments: {first}") from first
 
 
@@ -91,6 +94,8 @@ def _plain(tree: object) -> object:
     if isinstance(tree, list):
         return [_plain(element) for element in tree]
     if isinstance(tree, go_json.Number):
+        if len(tree.text) > _NUMBER_MAX:
+            raise MalformedJson(f"extender arguments: a number of {len(tree.text)} characters")
         return float(tree.text) if any(mark in tree.text for mark in ".eE") else int(tree.text)
     return tree
 
