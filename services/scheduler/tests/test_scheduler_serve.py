@@ -437,6 +437,18 @@ async def test_a_pod_that_was_tried_before_the_news_of_a_deletion_is_woken_after
     await eventually(lambda: wakes(fake_kube, "waiting") == 1)
 
 
+async def test_a_rejected_pod_that_no_watch_ever_saw_does_not_stand_in_the_way(
+    fake_kube: FakeKube, scheduler: Scheduler
+) -> None:
+    holder = await bound_pod(fake_kube, scheduler)
+    ghost = pod("ghost", memory=8000)
+    ghost["spec"]["priority"] = 10
+    assert (await scheduler.filter(ghost, ["n1"]))["NodeNames"] is None
+    await rejected(fake_kube, scheduler)
+    fake_kube.remove("pods", holder["metadata"]["name"], "default")
+    await eventually(lambda: wakes(fake_kube, "waiting") == 1)
+
+
 async def test_a_repeated_rejection_writes_nothing_on_the_pod(fake_kube: FakeKube, scheduler: Scheduler) -> None:
     await bound_pod(fake_kube, scheduler)
     created = await rejected(fake_kube, scheduler)

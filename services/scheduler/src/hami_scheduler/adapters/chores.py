@@ -77,11 +77,15 @@ class ChoreList:
 
         self.add("stamp", node, stamp)
 
-    def wake(self, *, namespace: str, name: str, uid: str, value: str) -> None:
-        """Touches a rejected pod, so that kube-scheduler tries it again."""
+    def wake(self, *, namespace: str, name: str, uid: str, value: str, gone: Callable[[], None]) -> None:
+        """Touches a rejected pod, so that kube-scheduler tries it again. `gone`: called when there is no such pod."""
 
         async def touch() -> None:
-            await self._client.patch_annotations(PODS, name, {keys.WAKE: value}, namespace=namespace, uid=uid)
+            try:
+                await self._client.patch_annotations(PODS, name, {keys.WAKE: value}, namespace=namespace, uid=uid)
+            except (NotFound, Conflict):
+                gone()
+                raise
 
         self.add("wake", uid, touch)
 

@@ -54,11 +54,15 @@ class QueryServer:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                if serving is not None:
+                if serving is not None and serving.done():
+                    serving.result()  # a defect in it ends the process
+                wanted = self._bookkeeper.in_charge and bool(self._settings.servers)
+                if wanted and serving is None:
+                    serving = asyncio.create_task(self._bus().run())
+                    serving.add_done_callback(lambda _task: self._changed.set())
+                elif serving is not None and not wanted:
                     await _ended(serving)
                     serving = None
-                if self._bookkeeper.in_charge and self._settings.servers:
-                    serving = asyncio.create_task(self._bus().run())
         finally:
             if serving is not None:
                 await _ended(serving)

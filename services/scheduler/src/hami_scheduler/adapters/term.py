@@ -65,18 +65,24 @@ class Term:
         self._changed.set()
 
     async def run(self) -> None:
-        """Begins terms until cancelled; the end of the process ends the last one."""
+        """Begins terms until cancelled."""
         beginning: asyncio.Task[None] | None = None
+        number = 0
         try:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
+                if beginning is not None and beginning.done():
+                    beginning.result()  # a defect in it ends the process
+                if number == self._number:
+                    continue
+                number = self._number
                 if beginning is not None:
                     await _cancelled(beginning)
                     beginning = None
                 if self._won is not None:
-                    beginning = asyncio.create_task(self._begin(self._won, self._number))
-                    beginning.add_done_callback(_raise_defect)
+                    beginning = asyncio.create_task(self._begin(self._won, number))
+                    beginning.add_done_callback(lambda _task: self._changed.set())
         finally:
             if beginning is not None:
                 await _cancelled(beginning)
@@ -113,8 +119,3 @@ class SoleLeader:
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
-
-
-def _raise_defect(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error

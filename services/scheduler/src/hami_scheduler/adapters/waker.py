@@ -8,7 +8,7 @@ looked at a little later: only pods that it tried too early, before our own watc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import hami_engine as engine
 from hami_chassis.clock import Clock
@@ -30,7 +30,7 @@ class Waker:
     def __init__(
         self,
         cluster: engine.Cluster,
-        rejected: Mapping[str, RejectedPod],
+        rejected: dict[str, RejectedPod],
         chores: ChoreList,
         *,
         metrics: SchedulerMetrics,
@@ -86,8 +86,21 @@ class Waker:
                 self._later.set()
                 continue
             self._woken_at[pod.uid] = now
-            self._metrics.woken.inc()
-            request = pod.request
-            log.info("pod-woken", pod=f"{request.namespace}/{request.name}", causes=causes)
-            value = self._clock.now().isoformat(timespec="microseconds")
-            self._chores.wake(namespace=request.namespace, name=request.name, uid=pod.uid, value=value)
+            self._wake(pod, causes)
+
+    def _wake(self, pod: RejectedPod, causes: list[str]) -> None:
+        request = pod.request
+        self._metrics.woken.inc()
+        log.info("pod-woken", pod=f"{request.namespace}/{request.name}", causes=causes)
+        self._chores.wake(
+            namespace=request.namespace,
+            name=request.name,
+            uid=pod.uid,
+            value=self._clock.now().isoformat(timespec="microseconds"),
+            gone=lambda: self._forget(pod),
+        )
+
+    def _forget(self, pod: RejectedPod) -> None:
+        """It went away before any watch of ours saw it."""
+        if self._rejected.pop(pod.uid, None) is not None:
+            self.capacity_grew("rejected-pod-gone", watched=False)
