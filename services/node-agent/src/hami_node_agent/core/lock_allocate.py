@@ -1,6 +1,8 @@
 """Allocate where the hand-off is `lock`: kubelet names no pod, so the owner of the node lock is taken to be the one.
 
-Where the lock names nobody who waits, the node's pods are looked through; if more than one could be meant, none is.
+Where the lock names nobody who waits, the node's pods are looked through: whose cards kubelet's ids lie on, else who
+was bound first, as kubelet admits pods in that order. Before the container starts, kubelet's checkpoint proves or
+refutes it.
 """
 
 from __future__ import annotations
@@ -93,10 +95,14 @@ def choose(
             reason=f"no pod waits for cards on node {node_name}: the pod was not placed by the HAMi scheduler; create "
             "it anew with spec.schedulerName of that scheduler and no spec.nodeName"
         )
-    if len(meant) > 1:
-        names = ", ".join(sorted(pod.key for pod in meant))
-        return Refusal(reason=f"the node lock names no waiting pod, and several could be meant: {names}")
-    return meant[0]
+    return min(meant, key=lambda pod: (_bound_at(pod), pod.key))
+
+
+def _bound_at(pod: kube.Pod) -> tuple[bool, int]:
+    """Unix seconds; a time that cannot be read comes last."""
+    text = pod.annotations.get(keys.BIND_TIME, "")
+    known = text.isascii() and text.isdigit() and len(text) <= len("9999999999")
+    return (not known, int(text) if known else 0)
 
 
 def _has_some(unserved: Slots | Refusal) -> bool:
