@@ -171,7 +171,8 @@ class World:
     # ---- the cluster -------------------------------------------------------------------------------------------------
 
     def node(self) -> Json:
-        return copy.deepcopy(self.fake.get("nodes", NODE))
+        found: Json = copy.deepcopy(self.fake.get("nodes", NODE))
+        return found
 
     def register(self) -> list[Json]:
         found: list[Json] = json.loads(self.node()["metadata"]["annotations"][REGISTER_KEY])
@@ -205,7 +206,8 @@ class World:
 
     def pod(self, name: str) -> Json:
         """A copy: what the server holds must change by `put` only."""
-        return copy.deepcopy(self.fake.get("pods", name, "default"))
+        found: Json = copy.deepcopy(self.fake.get("pods", name, "default"))
+        return found
 
     def annotation(self, name: str, key: str) -> str | None:
         found: str | None = self.pod(name)["metadata"].get("annotations", {}).get(key)
@@ -218,7 +220,8 @@ class World:
         status = self.pod(name).get("status", {})
         every = [*status.get("containerStatuses", []), *status.get("initContainerStatuses", [])]
         found = [one for one in every if one["name"] == container_name]
-        return found[0]
+        chosen: Json = found[0]
+        return chosen
 
     async def runs(self, name: str, container_name: str = "main") -> None:
         await until(lambda: "running" in self.status(name, container_name)["state"], f"{name} to run")

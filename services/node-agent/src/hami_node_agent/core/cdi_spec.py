@@ -124,7 +124,7 @@ def merged(parts: Iterable[Edits]) -> Edits:
                 result[key] = [*result.get(key, []), *(item for item in value if item not in result.get(key, []))]
             else:
                 result[key] = value
-    if "env" in result:
+    if isinstance(result.get("env"), list):
         result["env"] = _last_of_each(result["env"])
     return result
 

@@ -79,11 +79,15 @@ def entitlement(
     if read.problem:
         return Refusal(reason=f"{where}: {read.problem}")
     position = names.index(container_name)
-    return _checked(pod.all_containers[position], read.slots[position], device_count, known_cards)
+    return _checked(pod.all_containers[position], read.slots[position], device_count, node_name, known_cards)
 
 
 def _checked(
-    container: kube.Container, slices: tuple[Slice, ...], device_count: int, known_cards: Mapping[CardId, Card]
+    container: kube.Container,
+    slices: tuple[Slice, ...],
+    device_count: int,
+    node_name: str,
+    known_cards: Mapping[CardId, Card],
 ) -> Entitlement | Refusal:
     where = f"container {container.name}"
     if not slices:
@@ -92,7 +96,7 @@ def _checked(
         return Refusal(reason=f"{where}: {len(slices)} cards are allocated, but kubelet gave it {device_count}")
     unknown = sorted({piece.card_id for piece in slices if piece.card_id not in known_cards})
     if unknown:
-        return Refusal(reason=f"{where}: this node has no card {', '.join(unknown)}")
+        return Refusal(reason=f"{where}: node {node_name} has no card {', '.join(unknown)}")
     if len({piece.card_id for piece in slices}) < len(slices):
         return Refusal(reason=f"{where}: one card is allocated to it twice")
     return Entitlement(container=container, slices=slices)

@@ -182,7 +182,7 @@ def make_plan(
             return Refusal(reason=f"pod {pod.key}: nothing is left to allocate of annotation "
                            f"{settings.vendor.to_allocate_key}")  # fmt: skip
         container = pod.all_containers[position]
-        fault = _fault(left[position], len(ids), settings, known_cards)
+        fault = _fault(left[position], len(ids), pod.spec.node_name, settings, known_cards)
         if fault:
             return Refusal(reason=f"pod {pod.key} container {container.name}: {fault}")
         served.append(Served(container=container, position=position, slices=left[position]))
@@ -191,7 +191,11 @@ def make_plan(
 
 
 def _fault(
-    slices: tuple[Slice, ...], device_count: int, settings: VendorSettings, known_cards: Mapping[CardId, Card]
+    slices: tuple[Slice, ...],
+    device_count: int,
+    node_name: str | None,
+    settings: VendorSettings,
+    known_cards: Mapping[CardId, Card],
 ) -> str:
     if len(slices) != device_count:
         return f"{len(slices)} cards are allocated, but kubelet gave it {device_count}"
@@ -202,7 +206,7 @@ def _fault(
         return "a negative amount is allocated"
     unknown = sorted({piece.card_id or "(no id)" for piece in slices if piece.card_id not in known_cards})
     if unknown:
-        return f"this node has no card {', '.join(unknown)}"
+        return f"node {node_name} has no card {', '.join(unknown)}"
     if len({piece.card_id for piece in slices}) < len(slices):
         return "one card is allocated to it twice"
     return ""

@@ -1,0 +1,178 @@
+"""Health, hand-off, node options and the last fence against overcommitted cards."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hami_model import device_config, vendors
+from hami_model.cards import Card
+from hami_model.errors import MalformedError
+from hami_model.ids import CardId
+from hami_model.usage import CardUsage
+from hami_node_agent.core import health, runtime_support
+from hami_node_agent.core.entitlement import Claim, overcommitted
+from hami_node_agent.core.health import HealthBook, HealthPolicy
+from hami_node_agent.core.inventory import CardFacts, card_of_device, kubelet_devices, take_inventory
+from hami_node_agent.core.node_options import NodeOptions, node_options
+from hami_node_agent.core.runtime_support import CdiSupport, HandoffRefusedError
+from hypothesis import given
+from hypothesis import strategies as st
+
+A = CardId("A")
+NVIDIA = next(found for found in device_config.default_config().vendors if found.vendor.word == vendors.NVIDIA)
+
+
+@pytest.mark.case("REG-07")
+@pytest.mark.parametrize("xid", sorted(health.APPLICATION_XIDS))
+def test_a_program_s_fault_is_not_the_card_s(xid: int) -> None:
+    book = HealthBook(HealthPolicy())
+
+    assert book.critical_event(A, xid) is None
+    assert book.unhealthy == frozenset()
+
+
+@pytest.mark.case("REG-07")
+def test_clean_probes_in_a_row_bring_a_card_back() -> None:
+    book = HealthBook(HealthPolicy(clean_probes=2))
+
+    assert book.critical_event(A, 79) is not None
+    assert book.critical_event(A, 79) is None  # no news
+    assert book.probed(A, "") is None
+    assert book.probed(A, "lost") is None  # the count starts anew
+    assert book.probed(A, "") is None
+    assert book.unhealthy == {A}
+    change = book.probed(A, "")
+    assert change is not None
+    assert (change.healthy, change.cause) == (True, "recovered")
+    assert book.unhealthy == frozenset()
+
+
+def test_a_failing_probe_makes_a_card_unhealthy() -> None:
+    change = HealthBook(HealthPolicy()).probed(A, "the card is lost")
+
+    assert change is not None
+    assert (change.healthy, change.cause, change.detail) == (False, "probe-failed", "the card is lost")
+
+
+def test_what_is_to_be_watched_wins_over_what_is_to_be_ignored() -> None:
+    assert health.ignored_xids([79], [13, 79]) == (health.APPLICATION_XIDS - {13})
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "runtime", "cdi", "checkpoint", "problem"),
+    [
+        pytest.param("v1.37.2", "containerd://2.4.2", "auto", "", "", id="containerd 2"),
+        pytest.param("v1.29.0", "cri-o://1.28.1", "auto", "", "", id="CRI-O"),
+        pytest.param("v1.31.1", "containerd://1.7.24", "auto", "", "enable_cdi", id="containerd 1 must be set up"),
+        pytest.param("v1.31.1", "containerd://1.7.24", "yes", "", "", id="and was"),
+        pytest.param("v1.37.2", "containerd://2.4.2", "no", "", "runtime_cdi", id="the operator says no"),
+        pytest.param("v1.28.9", "containerd://2.0.0", "yes", "", "1.29", id="kubelet too old"),
+        pytest.param("", "containerd://2.0.0", "yes", "", "unknown version", id="kubelet unknown"),
+        pytest.param("v1.37.2", "", "auto", "", "not known", id="runtime unknown"),
+        pytest.param("v1.37.2", "containerd://2.4.2", "auto", "no permission", "no permission", id="checkpoint"),
+    ],
+)
+def test_late_binding_is_offered_where_it_works(
+    kubelet: str, runtime: str, cdi: CdiSupport, checkpoint: str, problem: str
+) -> None:
+    found = runtime_support.late_binding_support(
+        kubelet_version=kubelet, runtime_version=runtime, cdi=cdi, checkpoint_problem=checkpoint
+    ).problem
+
+    assert problem in found
+    assert bool(found) is bool(problem)
+
+
+def test_auto_takes_the_lock_and_says_why_and_the_default_refuses() -> None:
+    broken = runtime_support.Support(problem="it is broken")
+
+    assert runtime_support.choose_handoff("auto", broken) == ("lock", "it is broken")
+    assert runtime_support.choose_handoff("auto", runtime_support.Support())[0] == "late-binding"
+    assert runtime_support.choose_handoff("lock", broken)[0] == "lock"
+    with pytest.raises(HandoffRefusedError, match="it is broken"):
+        runtime_support.choose_handoff("late-binding", broken)
+
+
+@pytest.mark.parametrize(
+    ("device", "card"),
+    [
+        ("GPU-43786b02-5e59-b774-2a77-1dc152f80bfc-17", "GPU-43786b02-5e59-b774-2a77-1dc152f80bfc"),
+        ("GPU-43786b02-5e59-b774-2a77-1dc152f80bfc", "GPU-43786b02-5e59-b774-2a77-1dc152f80bfc"),
+        ("GPU-43786b02-5e59-b774-2a77-1dc152f80bfc-x", "GPU-43786b02-5e59-b774-2a77-1dc152f80bfc-x"),
+        ("MIG-1::3", "MIG-1"),
+        ("GPU-A-1", "GPU-A-1"),
+        ("", ""),
+    ],
+)
+def test_the_card_of_an_id(device: str, card: str) -> None:
+    assert card_of_device(device) == card
+
+
+@given(st.integers(0, 2**50), st.floats(0.01, 20), st.integers(0, 64))
+def test_every_offered_card_has_its_slots_and_fits_the_wire(memory: int, factor: float, slots: int) -> None:
+    options = NodeOptions(split_count=slots, memory_scaling=factor, core_scaling=factor)
+    uuid = "GPU-43786b02-5e59-b774-2a77-1dc152f80bfc"
+
+    inventory = take_inventory([CardFacts(uuid=uuid, index=0, name="x", memory_bytes=memory)], options)
+    devices = kubelet_devices(inventory, numa_topology=False)
+
+    assert len(devices) == len(inventory.cards) * slots
+    assert {card_of_device(device.id) for device in devices} <= {uuid}
+    assert all(0 <= card.memory_mib < 2**31 and 0 <= card.cores_percent < 2**31 for card in inventory.cards)
+    assert bool(inventory.cards) is not bool(inventory.problems)
+
+
+@given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))
+def test_any_per_node_text_is_options_or_malformed(text: str) -> None:
+    try:
+        node_options(NVIDIA, text, "n1")
+    except MalformedError:
+        return
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4) | st.just([1])
+KEYS = st.sampled_from(["operatingmode", "devicesplitcount", "devicememoryscaling", "libcudaloglevel", "filterdevices",
+                        "enablenumatopology", "preconfigureddevicememory", "unknown"])  # fmt: skip
+
+
+@given(st.dictionaries(KEYS, VALUES))
+def test_an_odd_value_costs_only_itself(entry: dict[str, Any]) -> None:
+    text = json.dumps({"nodeconfig": [{"name": "other", "devicesplitcount": 1}, {"name": "n1", **entry}]})
+
+    found = node_options(NVIDIA, text, "n1")
+
+    assert found.split_count >= 1
+    assert found.memory_scaling > 0
+    assert found.operating_mode
+
+
+def claim(uid: str, memory: int, *, at: int = 0, handed_out: bool = False) -> Claim:
+    return Claim(uid=uid, usage={A: CardUsage(memory_mib=memory, slots=1)}, handed_out=handed_out, bound_at=at)
+
+
+CARDS = {A: Card(id=A, slots=10, memory_mib=100, cores_percent=100)}
+
+
+def test_the_later_bind_loses_and_a_pod_that_runs_comes_first() -> None:
+    early, late = claim("e", 60, at=1), claim("l", 60, at=2)
+
+    assert overcommitted(early, [late], CARDS) is None
+    refusal = overcommitted(late, [early], CARDS)
+    assert refusal is not None
+    assert refusal.holders == ("e",)
+    assert overcommitted(early, [claim("l", 60, at=2, handed_out=True)], CARDS) is not None
+
+
+@given(st.lists(st.tuples(st.integers(0, 120), st.integers(0, 4), st.booleans()), min_size=1, max_size=12))
+def test_pods_served_one_after_the_other_never_overcommit(pods: list[tuple[int, int, bool]]) -> None:
+    """Whoever asks, in whatever order: what was handed out fits the card, whatever else is bound to it."""
+    bound = {f"u{number}": claim(f"u{number}", memory, at=at) for number, (memory, at, _) in enumerate(pods)}
+    for number, (memory, at, asks) in enumerate(pods):
+        uid = f"u{number}"
+        if asks and overcommitted(bound[uid], bound.values(), CARDS) is None:
+            bound[uid] = claim(uid, memory, at=at, handed_out=True)
+
+    assert sum(found.usage[A].memory_mib for found in bound.values() if found.handed_out) <= 100
+    assert sum(found.handed_out for found in bound.values()) <= 10

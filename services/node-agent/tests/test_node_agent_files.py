@@ -1,0 +1,157 @@
+"""Files of the host, and the command line."""
+# ruff: noqa: ASYNC230, ASYNC240  # what is looked at is small and local
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile, HostFolder, LibraryMissingError
+from hami_node_agent.core.grant import HostLayout
+from hami_node_agent.core.handed_out import HandedOut, HandedPod
+from node_agent_world import SIMULATED_DRIVER, card_id
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> HostLayout:
+    return HostLayout(hook_path=str(tmp_path / "hook"), lock_dir=str(tmp_path / "lock"))
+
+
+def library(tmp_path: Path, content: bytes) -> str:
+    path = tmp_path / "libvgpu.so"
+    path.write_bytes(content)
+    return str(path)
+
+
+async def test_another_library_comes_beside_the_one_that_runs(tmp_path: Path, layout: HostLayout) -> None:
+    first = HostFolder(layout, "")
+    version = first.install(library(tmp_path, b"one"))
+    mounted = Path((await first.state()).library)
+    with mounted.open("rb") as running:
+        second = HostFolder(layout, "")
+        assert second.install(library(tmp_path, b"two")) != version
+
+        assert running.read() == b"one"
+        assert mounted.read_bytes() == b"one"
+        assert Path((await second.state()).library).read_bytes() == b"two"
+    assert Path(layout.preload_list).read_text() == f"{layout.library}\n"
+
+
+def test_the_same_library_is_left_alone(tmp_path: Path, layout: HostLayout) -> None:
+    folder = HostFolder(layout, "7")
+    folder.install(library(tmp_path, b"one"))
+    before = Path(layout.versioned_library("7")).stat()
+
+    folder.install(library(tmp_path, b"one"))
+
+    assert Path(layout.versioned_library("7")).stat().st_ino == before.st_ino
+    assert before.st_mode & 0o777 == 0o755
+
+
+def test_without_a_library_there_is_no_start(layout: HostLayout) -> None:
+    with pytest.raises(LibraryMissingError, match=r"files\.library_file"):
+        HostFolder(layout, "").install("")
+
+
+async def test_a_container_s_folder_is_open_and_keeps_what_is_in_it(tmp_path: Path, layout: HostLayout) -> None:
+    folder = HostFolder(layout, "7")
+    folder.install(library(tmp_path, b"one"))
+    await folder.prepare_container("u1", "main")
+    path = Path(layout.container_dir("u1", "main"))
+    (path / "r.cache").write_bytes(b"x")
+
+    await folder.prepare_container("u1", "main")
+
+    assert (path / "r.cache").exists()
+    assert path.stat().st_mode & 0o777 == 0o777
+    assert await folder.owners() == {"u1"}
+    await folder.remove_pod("u1")
+    assert not path.exists()
+
+
+async def test_specifications_go_by_pod(tmp_path: Path) -> None:
+    folder = CdiFolder(tmp_path, [tmp_path])
+    for uid, name in (("u1", "a"), ("u1", "b"), ("u12", "c")):
+        await folder.write(uid, name, b"{}")
+    (tmp_path / "nvidia.yaml").write_text("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: [{name: '0'}]\n")
+    (tmp_path / "broken.json").write_text("{")
+
+    await folder.remove_pod("u1")
+
+    assert await folder.owners() == {"u12"}
+    assert [spec.kind for spec in await folder.nvidia_specs()] == ["nvidia.com/gpu"]
+
+
+async def test_a_checkpoint_that_cannot_be_read_is_kept_aside(tmp_path: Path) -> None:
+    file = CheckpointFile(tmp_path / "handed-out.json")
+    book = HandedOut({"u": HandedPod(namespace="n", name="p", allocation_id="a")})
+    await file.write(book)
+    assert dict(file.load().items()) == dict(book.items())
+
+    (tmp_path / "handed-out.json").write_text("{")
+
+    assert not file.load().uids()
+    assert (tmp_path / "handed-out.json.unreadable").read_text() == "{"
+
+
+# ---- the command line ----------------------------------------------------------------------------------------------
+
+
+def command(*words: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    description = tmp_path / "driver.json"
+    description.write_text(json.dumps({"cards": [{"uuid": card_id(0), "name": "Tesla T4", "memory_mib": 15360}]}))
+    return subprocess.run(
+        [sys.executable, "-m", "hami_node_agent.main", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HAMI_SIM_DRIVER": str(description), **environment},
+    )
+
+
+def test_inventory_prints_what_would_be_registered(tmp_path: Path) -> None:
+    library_file = f"nvml.library_file={SIMULATED_DRIVER}/libnvidia-ml.so.1"
+
+    done = command("inventory", "--set", library_file, tmp_path=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [
+        {
+            "id": card_id(0), "count": 10, "devmem": 15360, "devcore": 100, "type": "NVIDIA-Tesla T4",
+            "mode": "hami-core", "health": True,
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        pytest.param(["serve"], "node.name must be set", id="no name"),
+        pytest.param(["serve", "--set", "files.hook_path=relative"], "no absolute path", id="a relative path"),
+        pytest.param(["serve", "--set", "handoff.mode=guess"], "handoff.mode", id="an unknown hand-off"),
+        pytest.param(
+            ["serve", "--set", "plugin.device_list_strategy=cdi"], "there is no such setting", id="an unknown setting"
+        ),
+        pytest.param(["inventory", "--set", "nvml.library_file=/nowhere.so"], "nvml.library_file", id="no driver"),
+    ],
+)
+def test_wrong_use_is_refused_in_one_line(tmp_path: Path, words: list[str], reason: str) -> None:
+    done = command(*words, tmp_path=tmp_path)
+
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_mig_is_refused_loudly(tmp_path: Path) -> None:
+    overrides = tmp_path / "config.json"
+    overrides.write_text('{"nodeconfig": [{"name": "n1", "operatingmode": "mig"}]}')
+
+    done = command("serve", "--set", f"node.overrides_file={overrides}", tmp_path=tmp_path, HAMI_NODE_NAME="n1")
+
+    assert done.returncode == 2
+    assert "MIG instances cannot be handed out yet" in done.stderr
