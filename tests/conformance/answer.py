@@ -25,6 +25,8 @@ ANSWERERS: dict[str, str] = {
     "regions": "answer_region",
     "dirs": "answer_region_folder",
     "node-metrics": "answer_metrics",
+    "node-allocate": "answer_node_allocate",
+    "node-register": "answer_node_register",
 }
 """Group name to the module whose `answer(row)` gives `got`."""
 

@@ -20,6 +20,7 @@ MUST_RUN = frozenset(
         "single", "multigpu", "exhaust", "health", "exclusive", "select", "multictr", "init", "quota", "hetero",
         "badnode", "badpod", "lifecycle", "nogpu", "register", "sequence", "devconfig", "wire", "webhook",
         "regions", "dirs", "node-metrics",
+        "node-allocate", "node-register",
     }
 )  # fmt: skip
 """Groups that fail the run when nothing answered them."""

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from decisions_monitor import MONITOR_DEFERRALS, MONITOR_SUSPICIONS, monitor_deferral, monitor_suspicion
+from decisions_node import NODE_SUSPICIONS, node_suspicion
 from hami_model import quantity
 from vectors import Row
 
@@ -26,6 +27,7 @@ SUSPICIONS = (
     "several-quotas",
     "quota-with-init",
     *MONITOR_SUSPICIONS,
+    *NODE_SUSPICIONS,
 )
 """Every kind of our own decisions, as documented."""
 DEFERRALS = (
@@ -37,6 +39,7 @@ DEFERRALS = (
     "IMEX channels",
     "GDS, GDRCopy and MOFED devices",
     "another hook path",
+    "pair scores of cards",
     *MONITOR_DEFERRALS,
 )
 
@@ -62,12 +65,14 @@ def _node_deferral(row: Row) -> str | None:
     asked = " ".join([*config["flags"], *(f"{key}={value}" for key, value in config["env"].items())]).lower()
     kinds = {
         "MIG": _has_mig_cards(row),
-        "another device list strategy": "device-list-strategy" in asked
-        or "device_list_strategy" in asked
-        or "device-id-strategy" in asked,
+        "another device list strategy": any(
+            word in asked
+            for word in ("device-list-strategy", "device_list_strategy", "device-id-strategy", "pass-device-specs")
+        ),
         "IMEX channels": "imex" in asked,
         "GDS, GDRCopy and MOFED devices": any(word in asked for word in ("gds", "gdrcopy", "mofed")),
-        "another hook path": config["env"].get("HOOK_PATH", "") not in ("", "/usr/local"),
+        "another hook path": config["env"].get("HOOK_PATH", "").endswith("/"),
+        "pair scores of cards": "enable_topology_score=true" in asked,
     }
     return next((kind for kind, holds in kinds.items() if holds), None)
 
@@ -106,6 +111,8 @@ def suspicion(group: str, row: Row) -> str | None:
         return _webhook_suspicion(row)
     if "nodes" in row and "pod" in row:
         return _filter_suspicion(row)
+    if row.get("op") in ("allocate", "preferred", "register"):
+        return node_suspicion(row)
     if group == "node-metrics":
         return monitor_suspicion(row)
     return None
