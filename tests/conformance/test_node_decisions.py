@@ -159,12 +159,14 @@ def test_a_lock_whose_owner_does_not_wait_here_is_looked_through(
     assert answer["pod_annotations_after"]["default/p1"][PHASE] == "success"
 
 
-def test_without_an_owner_nobody_is_taken_when_two_could_be_meant(allocate: ModuleType) -> None:
-    answer = allocate.answer(row(pod("a"), pod("b"), lock=None))
+def test_without_an_owner_the_pod_bound_first_is_meant(allocate: ModuleType) -> None:
+    first = pod("b")
+    first["metadata"]["annotations"]["hami.io/bind-time"] = "1772600700"
 
-    assert "default/a, default/b" in answer["error"]
+    answer = allocate.answer(row(pod("a"), first, lock=None))
+
     phases = {name: annotations[PHASE] for name, annotations in answer["pod_annotations_after"].items()}
-    assert set(phases.values()) == {"allocating"}
+    assert phases == {"default/a": "allocating", "default/b": "success"}
 
 
 def test_without_an_owner_what_is_asked_tells_two_pods_apart(allocate: ModuleType) -> None:
