@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -69,11 +69,17 @@ def describe_cards(world: World, *memory_mib: int) -> None:
 
 
 @asynccontextmanager
-async def cluster(handoff: str = "late-binding", *, cards: tuple[int, ...] = (40960, 40960)) -> AsyncIterator[Cluster]:
-    """A cluster of one node; returns once pods can be placed there."""
+async def cluster(
+    handoff: str = "late-binding",
+    *,
+    cards: tuple[int, ...] = (40960, 40960),
+    prepare: Callable[[World], None] = lambda _: None,
+) -> AsyncIterator[Cluster]:
+    """A cluster of one node; returns once pods can be placed there. `prepare` may change settings before the start."""
     async with new_world(cards=len(cards)) as world:
         world.configuration["handoff"] = {"mode": handoff}
         describe_cards(world, *cards)
+        prepare(world)
         world.start_agent()
         settings = settings_for(world.configuration["kube"]["kubeconfig"])
         settings = msgspec.structs.replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from case_cluster import MODES, cluster, runs
-from node_agent_world import ALLOCATED_KEY, FOREVER, card_id, container, until
+from node_agent_world import ALLOCATED_KEY, FOREVER, NODE, card_id, container, until
 
 ON_CARD = "nvidia.com/use-gpuuuid"
 PRINT_AND_END = "env"
@@ -117,6 +117,7 @@ async def test_a_pod_bound_with_a_card_that_the_node_no_longer_has_is_refused_fo
         else:
             said = await world.waits_with("stale", gone)
         assert gone in said
+        assert f"node {NODE}" in said
         await until(lambda: found.lock() is None, "the lock to be free")
         assert [each["id"] for each in world.register()] == [card_id(0)]
         node = world.node()

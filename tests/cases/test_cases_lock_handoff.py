@@ -10,6 +10,7 @@ from case_cluster import bare_kubelet, cluster, runs
 from node_agent_world import (
     ALLOCATED_KEY,
     LOCK_KEY,
+    NODE,
     TO_ALLOCATE_KEY,
     World,
     allocation_annotations,
@@ -201,8 +202,7 @@ async def test_a_card_that_is_gone_is_named_with_pod_and_node() -> None:
         _unknown_card(kubelet.world)
         kubelet.world.lock_node("p")
         said = await kubelet.refusal(replica(0))
-        assert "default/p" in said
-        assert card_id(7) in said
+        assert all(word in said for word in ("default/p", card_id(7), f"node {NODE}"))
 
 
 @pytest.mark.case("LCK-04")

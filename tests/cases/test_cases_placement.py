@@ -53,7 +53,7 @@ async def test_binpack_takes_the_node_in_use_and_spread_the_empty_one(
 async def test_one_of_the_fitting_nodes_is_answered_and_only_of_those_that_were_asked_about(
     fake_kube: FakeKube,
 ) -> None:
-    """Required affinity is in the names that kube-scheduler sends. The option that answers all is another issue's."""
+    """Required affinity is in the names that kube-scheduler sends. There is no option yet that answers all of them."""
     async with placing(fake_kube, node("n1"), node("n2"), node("n3")) as placed:
         answer = await placed.filter("a", "n1", "n2")
         assert len(answer["NodeNames"]) == 1

@@ -96,7 +96,7 @@ def _checked(
         return Refusal(reason=f"{where}: {len(slices)} cards are allocated, but kubelet gave it {device_count}")
     unknown = sorted({piece.card_id for piece in slices if piece.card_id not in known_cards})
     if unknown:
-        return Refusal(reason=f"{where}: node {node_name} has no card {', '.join(unknown)}")
+        return Refusal(reason=f"{where}: this node has no card {', '.join(unknown)} (node {node_name})")
     if len({piece.card_id for piece in slices}) < len(slices):
         return Refusal(reason=f"{where}: one card is allocated to it twice")
     return Entitlement(container=container, slices=slices)

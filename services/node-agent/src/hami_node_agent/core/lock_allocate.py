@@ -206,7 +206,7 @@ def _fault(
         return "a negative amount is allocated"
     unknown = sorted({piece.card_id or "(no id)" for piece in slices if piece.card_id not in known_cards})
     if unknown:
-        return f"node {node_name} has no card {', '.join(unknown)}"
+        return f"this node has no card {', '.join(unknown)} (node {node_name})"
     if len({piece.card_id for piece in slices}) < len(slices):
         return "one card is allocated to it twice"
     return ""

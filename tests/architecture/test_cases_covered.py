@@ -1,0 +1,83 @@
+"""Every failure that real users met, of the areas that are finished, has a test that names it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("libs", "services", "rust-core/tests", "tests")
+FINISHED = (
+    "annotation", "request-parsing", "lifecycle", "nodelock", "allocate", "allocate-race", "multi-container", "quota",
+    "webhook", "leader-election", "placement",
+)  # fmt: skip
+"""First parts of areas."""
+
+LATER = {
+    "LIF-06": "there is no preempt verb",
+    "PLC-04": "NVIDIA has no score of its own beside pair scores, which come with the topology-aware policy",
+    "PLC-05": "the topology-aware policy is refused with a reason",
+    "PLC-06": "pair scores of cards are not published yet",
+    "PLC-07": "neither the topology-aware policy nor MIG cards are placed yet",
+}
+"""Cases of those areas without a test: what is not there yet."""
+
+PARTS_LATER = {
+    "ANN-03": "slots of a second vendor in one pod, with a second family",
+    "ANN-07": "cards of a family that writes no index, with that family; its text is read already",
+    "MUL-09": "by node lock a repeated Allocate cannot be told from one for the pod that holds the lock",
+    "PLC-08": "the option that answers all fitting nodes and reserves at bind",
+    "QUO-07": "families other than NVIDIA; the test runs over all that there are",
+    "REQ-06": "memory of contexts is not counted by the library",
+    "REQ-09": "families other than NVIDIA; the test runs over all that there are",
+}
+"""Cases with a test, of which a part waits."""
+
+
+def cases() -> list[dict[str, Any]]:
+    lines = (ROOT / "tests/data/cases/cases.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line]
+
+
+def test_files() -> Iterator[Path]:
+    for folder in FOLDERS:
+        yield from (path for path in (ROOT / folder).rglob("test_*.py") if ".venv" not in path.parts)
+
+
+test_files.__test__ = False  # type: ignore[attr-defined]
+
+
+@functools.cache
+def marked() -> dict[str, list[str]]:
+    """Files by the case that their tests name."""
+    found: dict[str, list[str]] = {}
+    for path in test_files():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.case":
+                (name,) = node.args
+                if isinstance(name, ast.Constant):
+                    found.setdefault(str(name.value), []).append(str(path.relative_to(ROOT)))
+    return found
+
+
+def finished_cases() -> set[str]:
+    return {case["id"] for case in cases() if case["area"].split("/")[0] in FINISHED}
+
+
+def test_every_case_of_a_finished_area_has_a_test() -> None:
+    assert sorted(finished_cases() - marked().keys() - LATER.keys()) == []
+
+
+def test_a_test_names_only_cases_that_there_are() -> None:
+    assert sorted(marked().keys() - {case["id"] for case in cases()}) == []
+
+
+def test_what_waits_is_still_waiting() -> None:
+    """A case that has a test now leaves the list."""
+    assert sorted(LATER.keys() & marked().keys()) == []
+    assert sorted(LATER.keys() - finished_cases()) == []
+    assert sorted(PARTS_LATER.keys() - marked().keys()) == []
