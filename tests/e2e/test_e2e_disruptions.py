@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
@@ -166,8 +167,7 @@ async def test_no_service_is_refused_by_the_api_server(world: World):
     own = [name for name, spec in world.cluster.specs.items() if spec.account]
     logs = {name: world.cluster.layout.log(name) for name in own}
     sizes = {name: log.stat().st_size for name, log in logs.items()}
-    for name in own:
-        await world.cluster.restart_service(name)
+    await asyncio.gather(*(world.cluster.restart_service(name) for name in own))
     for name, limits in (("p", {"gpu": 1, "gpumem": 1000}), ("huge", {"gpu": 1, "gpumem": 900_000})):
         await world.create_pod(name, GROW, **limits)
     await world.granted_mib("p")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hami_sim.cluster import LocalCluster
 from hami_sim.cluster.leftovers import mount_points_below
 from hami_sim.cluster.record import nodes_root
@@ -25,14 +27,14 @@ def processes_that_name(*folders: Path) -> list[str]:
     """Command lines and environments of processes that mention one of the folders."""
     found = []
     for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
             continue
         try:
             told = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if any(str(folder).encode() in told for folder in folders) and "pytest" not in command:
+        if any(str(folder).encode() in told for folder in folders):
             found.append(command)
     return found
 
@@ -66,3 +68,20 @@ async def test_up_beside_another_cluster_and_down_without_a_trace(cluster: Local
     assert mount_points_below(places) == []
     assert not any(place.exists() for place in places)
     assert all(program.is_alive() for program in cluster.programs().values())
+
+
+@pytest.mark.usefixtures("kubernetes_binaries")
+async def test_up_that_fails_says_why_and_ends_what_it_started(tmp_path: Path):
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(
+        "controllers: false\nnodes: [{count: 1}]\nsettings: {scheduler: {bind: {timeout_seconds: -1}}}\n"
+    )
+    state = tmp_path / "s"
+    failed = await asyncio.to_thread(hami_sim, "up", "--state", state, "--profile", profile, seconds=UP_SECONDS)
+    assert failed.returncode == 1
+    assert "scheduler-0 ended while it was starting" in failed.stderr
+    assert "times must be positive" in failed.stderr
+    assert processes_that_name(state) == []
+    assert (state / "logs" / "scheduler-0.log").exists()
+    assert (await asyncio.to_thread(hami_sim, "down", "--state", state)).returncode == 0
+    assert not state.exists()

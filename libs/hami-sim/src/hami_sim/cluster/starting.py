@@ -31,6 +31,8 @@ ACCOUNTS = ("hami-scheduler", "hami-webhook", "hami-node-agent", "hami-monitor")
 CONTROL_PLANE_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 CARDS_TIMEOUT_SECONDS = 90.0
 LOG_LINES_SHOWN = 6
+# More would only make each other late on a laptop.
+STARTED_AT_ONCE = 8
 
 
 async def start_cluster(
@@ -126,15 +128,17 @@ async def _start_stage(cluster: LocalCluster, specs: Iterable[ServiceSpec], prog
     if not waiting:
         return
     progress(f"starting {', '.join(spec.name for spec in waiting)}")
-    for spec in waiting:
-        cluster.runner.launch(spec)
     async with cluster.client() as client:
-        results = await asyncio.gather(
-            *(cluster.runner.wait_ready(spec, client) for spec in waiting), return_exceptions=True
-        )
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+        for first in range(0, len(waiting), STARTED_AT_ONCE):
+            started = waiting[first : first + STARTED_AT_ONCE]
+            for spec in started:
+                cluster.runner.launch(spec)
+            results = await asyncio.gather(
+                *(cluster.runner.wait_ready(spec, client) for spec in started), return_exceptions=True
+            )
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
 
 
 async def _register_webhook(cluster: LocalCluster, progress: Progress) -> None:
