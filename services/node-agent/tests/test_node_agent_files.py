@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hami_node_agent import metrics_page
 from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile, HostFolder, LibraryMissingError
 from hami_node_agent.core.grant import HostLayout
 from hami_node_agent.core.handed_out import HandedOut, HandedPod
@@ -155,3 +156,7 @@ def test_mig_is_refused_loudly(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert "MIG instances cannot be handed out yet" in done.stderr
+
+
+def test_the_page_of_metrics_is_up_to_date() -> None:
+    assert metrics_page.PAGE.read_text() == metrics_page.render(), "run python -m hami_node_agent.metrics_page"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -72,6 +73,8 @@ def serve(config: ConfigFile = None, sets: Sets = None) -> None:
     faults = list(serving_faults(settings))
     if faults:
         _wrong_use("; ".join(faults))
+    # gRPC's core writes lines of its own to stderr at every connection that ends, in the midst of ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     configure_logging(settings.log, service="node-agent", node=settings.node.name)
     log.info("settings", **masked(settings))
     try:

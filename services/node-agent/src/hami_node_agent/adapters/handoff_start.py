@@ -69,7 +69,9 @@ class HandoffStart:
 
     async def prepare(self) -> None:
         """Returns when kubelet may be told of us. Raises HandoffRefusedError."""
-        await self._watch.described.wait()
+        if self._settings.mode != "lock":
+            log.info("waiting-for-the-node-s-status")
+            await self._watch.described.wait()
         view = self._watch.view
         support = runtime_support.late_binding_support(
             kubelet_version=view.kubelet_version if view is not None else "",

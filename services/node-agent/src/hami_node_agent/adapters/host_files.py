@@ -1,6 +1,6 @@
 """Files of the host: CDI specifications, folders of containers, the library, our own checkpoint.
 
-Every file appears as a whole: it is written beside its place, synced and renamed. Blocking calls run in threads.
+Every file appears as a whole: it is written beside its place and renamed. Blocking calls run in threads.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ async def _in_thread(work: Callable[[], T]) -> T:
         raise HostFilesError(f"{error.filename or 'file'}: {error.strerror or error}") from error
 
 
-def replace_file(path: Path, content: bytes, mode: int = _READABLE) -> None:
-    """The file has the old content or the new one, never a part. Raises OSError."""
+def replace_file(path: Path, content: bytes, mode: int = _READABLE, *, synced: bool = True) -> None:
+    """The file has the old content or the new one, never a part; `synced`: also after a crash. Raises OSError."""
     aside = path.with_name(f".{path.name}.new")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
@@ -58,7 +58,8 @@ def replace_file(path: Path, content: bytes, mode: int = _READABLE) -> None:
             os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
         aside.replace(path)
     except OSError:
         aside.unlink(missing_ok=True)
@@ -81,7 +82,8 @@ class CdiFolder:
         file = cdi_spec.file_name(pod_uid, name)
         if file is None:
             raise HostFilesError(f"{pod_uid!r} and {name!r} are no UID and device name that could name a file")
-        await _in_thread(lambda: replace_file(self._folder / file, content))
+        # Written anew before every start, so it need not outlive the machine.
+        await _in_thread(lambda: replace_file(self._folder / file, content, synced=False))
 
     async def remove_pod(self, pod_uid: str) -> None:
         await _in_thread(lambda: self._remove_pod(pod_uid))

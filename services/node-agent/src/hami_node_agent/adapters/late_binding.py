@@ -88,43 +88,64 @@ class LateBinding:
         self._announced: set[str] = set()
         self._reported: set[tuple[str, str]] = set()
         """Containers whose changed annotation was told of."""
-        self._unsaved = False
+        self._changes = 0
+        """Of the book, since the start."""
+        self._saved = 0
+        self._saving = asyncio.Lock()
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
         """Returns when the container may start. Raises Transient (kubelet asks again) or RefusedForGoodError."""
-        resource = self._settings.resources.count
-        found = checkpoint_match.holders(await self._checkpoint.read(), resource, device_ids, env.REGION_FILE)
+        found = await self._holders(device_ids)
         if isinstance(found, Unmatched):
             raise Transient(found.reason)
         pod, found = await self._pod_of(found)
-        await self._cross_check(pod, found, resource, frozenset(device_ids))
+        await self._cross_check(pod, found, frozenset(device_ids))
         async with self._serialised(found[0].pod_uid):
             for holder in found:
                 await self._hand_over(pod, holder, len(set(device_ids)))
 
+    async def verify(self, device_ids: Sequence[str]) -> None:
+        """The same where Allocate has answered already: what cannot be found out stays unverified, and may start.
+
+        A container that was admitted late-binding, before the hand-off was changed, is handed over as ever.
+        """
+        try:
+            found = await self._holders(device_ids)
+        except Transient as error:
+            found = Unmatched(reason=str(error))
+        if isinstance(found, Unmatched):
+            self._report_unverified(found.reason)
+        elif any(holder.cdi_name is not None for holder in found):
+            await self.pre_start(device_ids)
+        else:
+            for holder in found:
+                await self._verify_given_by_lock(None, holder)
+
+    async def _holders(self, device_ids: Sequence[str]) -> tuple[Holder, ...] | Unmatched:
+        view = await self._checkpoint.read()
+        return checkpoint_match.holders(view, self._settings.resources.count, device_ids, env.REGION_FILE)
+
     async def _pod_of(self, found: tuple[Holder, ...]) -> tuple[kube.Pod, tuple[Holder, ...]]:
-        """The pod whose containers these are; entries of pods that are gone are left out."""
-        known = {uid: self._ledger.cached(uid) for uid in dict.fromkeys(holder.pod_uid for holder in found)}
-        if not any(known.values()):
-            for uid in known:
+        """The pod whose containers these are; entries that kubelet still has of pods that ended are left out."""
+        known = {holder.pod_uid: self._ledger.cached(holder.pod_uid) for holder in found}
+        for uid, pod in known.items():
+            if pod is None:
                 known[uid], _ = await self._ledger.read(uid)
-        living = {uid: pod for uid, pod in known.items() if pod is not None}
+        living = {uid: pod for uid, pod in known.items() if pod is not None and not pod.is_finished}
         if not living:
             raise RefusedForGoodError(
-                f"pod {', '.join(known)} is not known to the API server as a pod of node {self._plan.node_name}; "
-                "cards are given only to pods that the HAMi scheduler placed"
+                f"pod {', '.join(known)} is not known to the API server as a living pod of node "
+                f"{self._plan.node_name}; cards are given only to pods that the HAMi scheduler placed"
             )
         if len(living) > 1:
             raise Transient(f"kubelet's checkpoint gives these devices to several living pods: {', '.join(living)}")
         uid, pod = next(iter(living.items()))
         return pod, tuple(holder for holder in found if holder.pod_uid == uid)
 
-    async def _cross_check(
-        self, pod: kube.Pod, found: tuple[Holder, ...], resource: str, device_ids: frozenset[str]
-    ) -> None:
+    async def _cross_check(self, pod: kube.Pod, found: tuple[Holder, ...], device_ids: frozenset[str]) -> None:
         if self._ownership is None:
             return
-        owner = await self._ownership.owner(resource, device_ids)
+        owner = await self._ownership.owner(self._settings.resources.count, device_ids)
         if owner is None:
             return
         namespace, name, container = owner
@@ -163,21 +184,27 @@ class LateBinding:
         await self._write(pod, holder, holder.cdi_name, handed)
         self._announce_first(pod, holder.pod_uid)
 
-    async def _verify_given_by_lock(self, pod: kube.Pod, holder: Holder) -> None:
+    async def _verify_given_by_lock(self, pod: kube.Pod | None, holder: Holder) -> None:
         """Allocate answered for the owner of the node lock: was that this container?"""
         owner = handed_out.receiver_of(self._book, holder.region_file)
         if owner is None:
-            self._metrics.handovers.labels("unverified").inc()
-            log.warning("hand-over-unverified", pod=pod.key, container=holder.container)
-        elif owner == (holder.pod_uid, holder.container):
+            self._report_unverified(f"container {holder.container} was answered by somebody else")
+            return
+        if owner == (holder.pod_uid, holder.container):
             self._metrics.handovers.labels("verified").inc()
-        else:
-            refusal = Refusal(
-                reason=f"container {holder.container}: kubelet gave it devices while the node lock named another pod, "
-                "whose limits it would have; delete the pod"
-            )
+            return
+        refusal = Refusal(
+            reason=f"container {holder.container}: kubelet gave it devices while the node lock named another pod, "
+            "whose limits it would have; delete the pod"
+        )
+        pod = pod or self._ledger.cached(holder.pod_uid)
+        if pod is not None:
             await self._refuse(pod, holder.pod_uid, refusal)
-            raise RefusedForGoodError(refusal.reason)
+        raise RefusedForGoodError(refusal.reason)
+
+    def _report_unverified(self, reason: str) -> None:
+        self._metrics.handovers.labels("unverified").inc()
+        log.warning("hand-over-unverified", reason=reason)
 
     async def _decide(self, pod: kube.Pod, holder: Holder, device_count: int) -> HandedContainer:
         judged = self._judge(pod, holder, device_count, self._ledger.all_cached())
@@ -201,7 +228,7 @@ class LateBinding:
         )
         # From the judgement to this line nothing waits, so two pods cannot both take the last share of a card.
         self._book.add_container(holder.pod_uid, new_pod(pod), holder.container, handed)
-        self._unsaved = True
+        self._changes += 1
         self._metrics.handovers.labels("handed-over").inc()
         return handed
 
@@ -209,14 +236,13 @@ class LateBinding:
         return {str(card.id): card.index for card in self._inventory.inventory.cards}
 
     async def _persist(self) -> None:
-        """What is not yet saved must not reach a container."""
-        if self._unsaved:
-            self._unsaved = False
-            try:
+        """What is not yet saved must not reach a container. Hand-overs of one moment share one write."""
+        wanted = self._changes
+        async with self._saving:
+            if self._saved < wanted:
+                changes = self._changes
                 await self._own.write(self._book)
-            except Transient:
-                self._unsaved = True
-                raise
+                self._saved = changes
 
     async def _write(self, pod: kube.Pod, holder: Holder, cdi_name: str, handed: HandedContainer) -> None:
         container = next(found for found in pod.all_containers if found.name == holder.container)
@@ -296,7 +322,7 @@ class LateBinding:
         log.warning("hand-over-refused", pod=pod.key, pod_uid=uid, reason=refusal.reason)
         self._metrics.handovers.labels("failed").inc()
         self._book.fail(uid, new_pod(pod), refusal.reason)
-        self._unsaved = True
+        self._changes += 1
         self._announce_failure(pod, refusal.reason, refusal.holders)
         await self._persist()
 

@@ -70,7 +70,7 @@ class LockHandoff:
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
         if self._pre_start is not None:
-            await self._pre_start.pre_start(device_ids)
+            await self._pre_start.verify(device_ids)
 
     async def preferred(self, requests: Sequence[pb.ContainerPreferredAllocationRequest]) -> list[list[str]]:
         """A wish only: where nobody can be told to be meant, kubelet chooses by itself."""

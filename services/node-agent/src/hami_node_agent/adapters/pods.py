@@ -174,10 +174,11 @@ class PodPatches:
             await self._client.patch(
                 PODS, wanted.name, {"metadata": metadata}, namespace=wanted.namespace, into=MetadataOnly
             )
-        except (NotFound, Conflict):
-            # Without a resource version only another UID conflicts: this pod is gone.
+        except NotFound:
             self._metrics.pod_patches.labels("gone").inc()
             return True
+        except Conflict as error:
+            return await self._is_gone(wanted, error)
         except Transient as error:
             self._metrics.pod_patches.labels("failed").inc()
             delay = self._retries.delay_after(error)
@@ -192,4 +193,21 @@ class PodPatches:
             return False
         self._retries.succeeded()
         self._metrics.pod_patches.labels("done").inc()
+        return True
+
+    async def _is_gone(self, wanted: _Wanted, error: Conflict) -> bool:
+        """Without a resource version it is nearly always another UID that conflicts: a new pod of the name."""
+        try:
+            found = await self._client.get(PODS, wanted.name, namespace=wanted.namespace, into=MetadataOnly)
+        except NotFound:
+            self._metrics.pod_patches.labels("gone").inc()
+            return True
+        except (Transient, Permanent) as trouble:
+            log.warning("pod-patch-failed", pod=f"{wanted.namespace}/{wanted.name}", reason=str(trouble))
+            await self._clock.sleep(self._retries.delay_after(trouble))
+            return False
+        if found.metadata.uid == wanted.uid:
+            await self._clock.sleep(self._retries.delay_after(error))
+            return False
+        self._metrics.pod_patches.labels("gone").inc()
         return True
