@@ -33,6 +33,8 @@ struct vgi_region_file {
     int descriptor; /* -1 = closed */
     struct vg_region *region;
     int32_t opener_pid;
+    uint64_t device, inode; /* of the file: a program may close or reuse descriptors that are not its own */
+    char path[1024];
 };
 
 /* Opens, makes or replaces the region file and maps it. False with the reason when that cannot be done. */
@@ -41,7 +43,7 @@ bool vgi_region_file_open(struct vgi_region_file *file, const char *path, const 
 void vgi_region_file_close(struct vgi_region_file *file);
 
 /* The lock between processes: dropped by the kernel when its holder dies. False when it stays taken that long. */
-bool vgi_region_file_lock(const struct vgi_region_file *file, unsigned milliseconds);
+bool vgi_region_file_lock(struct vgi_region_file *file, unsigned milliseconds);
 void vgi_region_file_unlock(const struct vgi_region_file *file);
 
 /* ---- src/prim/message.c ---- */

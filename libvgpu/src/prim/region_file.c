@@ -45,8 +45,28 @@ static void unlock_descriptor(int descriptor) {
     (void)set_lock(descriptor, F_UNLCK);
 }
 
-bool vgi_region_file_lock(const struct vgi_region_file *file, unsigned milliseconds) {
-    return lock_descriptor(file->descriptor, milliseconds);
+static bool is_file(int descriptor, const struct vgi_region_file *file) {
+    struct stat status;
+    return fstat(descriptor, &status) == 0 && (uint64_t)status.st_dev == file->device &&
+           (uint64_t)status.st_ino == file->inode;
+}
+
+/* A daemon closes every descriptor it finds, ours too, and may have opened something else in its place. */
+static bool ensure_own_descriptor(struct vgi_region_file *file) {
+    if (is_file(file->descriptor, file))
+        return true;
+    int descriptor = open(file->path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor >= 0 && is_file(descriptor, file)) {
+        file->descriptor = descriptor;
+        return true;
+    }
+    if (descriptor >= 0)
+        close(descriptor);
+    return false;
+}
+
+bool vgi_region_file_lock(struct vgi_region_file *file, unsigned milliseconds) {
+    return ensure_own_descriptor(file) && lock_descriptor(file->descriptor, milliseconds);
 }
 
 void vgi_region_file_unlock(const struct vgi_region_file *file) {
@@ -204,7 +224,14 @@ bool vgi_region_file_open(struct vgi_region_file *file, const char *path, const 
         enum attempt attempt = use(descriptor, path, limits, &region, reason, reason_size);
         unlock_descriptor(descriptor);
         if (attempt == OPENED) {
-            *file = (struct vgi_region_file){.descriptor = descriptor, .region = region, .opener_pid = vgi_own_pid()};
+            struct stat status = {0};
+            (void)fstat(descriptor, &status);
+            *file = (struct vgi_region_file){.descriptor = descriptor,
+                                             .region = region,
+                                             .opener_pid = vgi_own_pid(),
+                                             .device = (uint64_t)status.st_dev,
+                                             .inode = (uint64_t)status.st_ino};
+            snprintf(file->path, sizeof file->path, "%s", path);
             return true;
         }
         close(descriptor);
@@ -217,7 +244,7 @@ bool vgi_region_file_open(struct vgi_region_file *file, const char *path, const 
 void vgi_region_file_close(struct vgi_region_file *file) {
     if (file->region != NULL)
         munmap(file->region, VG_FILE_BYTES);
-    if (file->descriptor >= 0)
+    if (file->descriptor >= 0 && is_file(file->descriptor, file))
         close(file->descriptor);
     *file = (struct vgi_region_file){.descriptor = -1};
 }

@@ -32,6 +32,19 @@ static uint64_t seen_free(void) {
     return free_bytes;
 }
 
+static struct vg_region *map_own_region(void) {
+    struct sandbox here = {.directory = ""};
+    snprintf(here.region, sizeof here.region, "%s", getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"));
+    return sandbox_region(&here);
+}
+
+/* The simulated driver knows a process by a lock on its file, which is lost with any descriptor of it. */
+static bool is_the_drivers(int descriptor) {
+    char link[64], target[512] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+    return readlink(link, target, sizeof target - 1) > 0 && strstr(target, "books") != NULL;
+}
+
 /* ---- bodies: what the process under test does ---- */
 
 static void body_before_init(void) {
@@ -218,6 +231,20 @@ static void body_first_thread_ends(void) {
     pthread_exit(NULL);
 }
 
+/* As daemons do: every descriptor is closed, and its number given to something else. Accounts go on. */
+static void body_closes_everything(void) {
+    CUdeviceptr pointer = 0;
+    use_device(0);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 40 * MIB), CUDA_SUCCESS);
+    struct vg_region *region = map_own_region();
+    for (int descriptor = 3; descriptor < 64; descriptor++)
+        if (!is_the_drivers(descriptor))
+            dup2(STDOUT_FILENO, descriptor);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 61 * MIB), CUDA_ERROR_OUT_OF_MEMORY); /* looks for the dead, so it locks */
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 60 * MIB), CUDA_SUCCESS);
+    CHECK_EQUAL(vg_extension_of(region)->sums[0].used, 100 * MIB);
+}
+
 /* A program that becomes another keeps its pid; the driver frees its memory, and so do we. */
 static void body_exec(void) {
     CUdeviceptr pointer = 0;
@@ -364,6 +391,7 @@ static const struct {
     {"raw-clone", body_raw_clone},
     {"first-thread-ends", body_first_thread_ends},
     {"next", body_next},
+    {"closes-everything", body_closes_everything},
     {"free-refused", body_free_refused},
     {"launch", body_launch},
     {"plain", body_plain},
@@ -394,9 +422,9 @@ static void test_bodies(void) {
     static const struct {
         const char *body;
         const char *const *environment;
-    } rows[] = {{"before-init", small}, {"bad-arguments", small}, {"driver-fails", large},    {"managed", small},
-                {"contexts", small},    {"vmm", small},           {"fork-after-init", small}, {"exec", small},
-                {"raw-clone", small},   {"free-refused", small}};
+    } rows[] = {{"before-init", small}, {"bad-arguments", small}, {"driver-fails", large},     {"managed", small},
+                {"contexts", small},    {"vmm", small},           {"fork-after-init", small},  {"exec", small},
+                {"raw-clone", small},   {"free-refused", small},  {"closes-everything", small}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct sandbox sandbox = sandbox_make();
         run_one(&sandbox, rows[i].body, rows[i].environment);
