@@ -63,8 +63,8 @@ static void print_text(const char *text, size_t size) {
     putchar('"');
 }
 
-static bool card_is_named(const struct vg_region *region, unsigned card) {
-    return region->uuids[card][0] != '\0' || region->limit[card] != 0;
+static bool card_is_named(struct vg_region *region, unsigned card) {
+    return region->uuids[card][0] != '\0' || vg_extension_of(region)->sums[card].used != 0;
 }
 
 static void print_json(struct vg_region *region, const char *fault, uint64_t size) {
