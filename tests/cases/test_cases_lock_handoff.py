@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from case_cluster import bare_kubelet, cluster, runs
+from hami_model import go_time
 from node_agent_world import (
-    ALLOCATED_KEY,
     LOCK_KEY,
     NODE,
     TO_ALLOCATE_KEY,
@@ -224,15 +226,25 @@ async def test_a_served_pod_does_not_free_the_lock_of_a_pod_of_a_similar_name(ow
 
 @pytest.mark.case("LCK-01")
 async def test_a_pod_that_came_while_another_waited_gets_its_own_limits() -> None:
-    """The lock of `a` has expired when `b` comes; both run in the end, each with what it asked for."""
+    """The lock of `a` has expired and Allocate for `a` has not answered yet when `b` is to be bound."""
     async with cluster("lock") as found:
         world = found.world
+        allocate = world.fake.hold("get", "pods")
         await found.create("a", runs("main", 1000))
-        await found.create("b", runs("main", 3000))
+        await allocate.reached.wait()
+        node = world.node()
+        expired = go_time.format_rfc3339(datetime.now(tz=UTC) - timedelta(minutes=6)) + ",default,a"
+        node["metadata"]["annotations"][LOCK_KEY] = expired
+        world.fake.put("nodes", node)
+        looked = world.fake.count("get", "pods")
+        second = asyncio.create_task(found.create("b", runs("main", 3000)))
+        await world.fake.wait_for_requests("get", "pods", looked + 1)
+        assert world.annotation_of_node(LOCK_KEY) == expired
+        assert not second.done()
+        allocate.release()
         assert await found.limit("a", "main") == "1000m"
+        await second
         assert await found.limit("b", "main") == "3000m"
-        for name in ("a", "b"):
-            assert world.annotation(name, ALLOCATED_KEY) == found.allocated(name)
 
 
 @pytest.mark.case("LCK-01")
