@@ -11,7 +11,7 @@ from hami_sim.cluster.artefacts import EXAMPLES
 from hami_sim.cluster.driver_description import card_ids
 from hami_sim.cluster.samples import apply_samples
 from hami_sim.cluster.schemas import SCHEMAS
-from world import HOLD, WORKLOAD, World, container, held_cards
+from world import BIN, HOLD, WORKLOAD, World, container, held_cards
 
 WHOLE = {"gpu": 1, "gpumem_percentage": 100, "gpucores": 100}
 
@@ -148,3 +148,22 @@ class TestCommands:
         await world.until_phase("p", "Running")
         assert (await asyncio.to_thread(world.command, "delete", here, "pod/p")).returncode == 0
         assert not (await world.kube.get(world.pods_path))["items"]
+
+    async def test_events_are_followed_as_json_lines(self, world: World):
+        state = f"--state={world.cluster.layout.root}"
+        process = await asyncio.create_subprocess_exec(
+            BIN / "hami-sim", "events", state, "--json", stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert process.stdout is not None
+            await process.stdout.readline()  # it listens: the monitors say something every second
+            await world.create_pod("followed", HOLD, gpu=1, gpumem=1000)
+            phases: set[str] = set()
+            while not {"reserved", "allocating", "allocated"} <= phases:
+                line = json.loads(await process.stdout.readline())
+                if line["subject"].startswith(f"hami.v1.allocation.{world.namespace}."):
+                    assert line["headers"]["Nats-Msg-Id"] == line["headers"]["ce-id"] == line["payload"]["id"]
+                    phases.add(line["subject"].rpartition(".")[2])
+        finally:
+            process.terminate()
+            await process.wait()

@@ -29,7 +29,8 @@ PROFILE = profile_of(
 
 
 @pytest.fixture
-def layout(tmp_path):
+def layout(tmp_path, monkeypatch):
+    monkeypatch.setattr("hami_sim.cluster.layout.NODES_PATH_MAX", 4096)  # nodes stay in the state directory
     found = ClusterLayout(tmp_path / "s")
     found.create_directories()
     return found

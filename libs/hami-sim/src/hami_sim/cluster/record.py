@@ -23,13 +23,14 @@ class SimRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_record(layout: ClusterLayout, profile: ClusterProfile) -> SimRecord:
-    """Chooses places and free ports."""
+    """Chooses free ports and the nodes' place, which is made."""
+    return SimRecord(profile=profile, nodes_root=str(layout.choose_nodes_root()), ports=choose_ports(profile))
+
+
+def choose_ports(profile: ClusterProfile) -> dict[str, int]:
+    """A free port for everything that listens."""
     names = port_names(profile)
-    return SimRecord(
-        profile=profile,
-        nodes_root=str(layout.choose_nodes_root()),
-        ports=dict(zip(names, choose_free_ports(len(names)), strict=True)),
-    )
+    return dict(zip(names, choose_free_ports(len(names)), strict=True))
 
 
 def port_names(profile: ClusterProfile) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from hami_sim.cluster.layout import ClusterLayout
 from hami_sim.cluster.local_cluster import LocalCluster, Progress, say_nothing
 from hami_sim.cluster.objects import apply_objects, identities
 from hami_sim.cluster.profile import ClusterProfile
-from hami_sim.cluster.record import SimRecord, load_sim_record, new_record, store_sim_record
+from hami_sim.cluster.record import SimRecord, choose_ports, load_sim_record, new_record, store_sim_record
 from hami_sim.cluster.registration import registration_objects
 from hami_sim.cluster.service_runner import ServiceRunner
 from hami_sim.cluster.service_spec import ServiceSpec
@@ -89,7 +89,7 @@ def _record(layout: ClusterLayout, profile: ClusterProfile) -> SimRecord:
     runner = ServiceRunner(layout)
     if any(runner.is_alive(file.stem) for file in layout.run.glob("*.json")) or are_free(list(known.ports.values())):
         return known
-    return msgspec.structs.replace(known, ports=new_record(layout, profile).ports)
+    return msgspec.structs.replace(known, ports=choose_ports(profile))
 
 
 async def _start_control_plane(cluster: LocalCluster, binaries: Binaries, progress: Progress) -> None:
