@@ -258,6 +258,23 @@ async def test_a_bind_that_failed_leaves_nothing_reserved(
     assert (await scheduler.filter(other, ["n1"]))["NodeNames"] == ["n1"]
 
 
+@pytest.mark.case("LIF-01")
+async def test_a_bind_to_a_node_that_is_gone_fails_and_leaves_nothing_reserved(
+    fake_kube: FakeKube, scheduler: Scheduler
+) -> None:
+    created = fake_kube.put("pods", pod("a", memory=8000))
+    await scheduler.filter(created, ["n1"])
+    fake_kube.remove("nodes", "n1")
+    await eventually(lambda: _knows_no_node(scheduler))
+    assert (await scheduler.bind(created, "n1"))["Error"] == "failed to get node n1"
+    assert pod_writes(fake_kube) == []
+    assert await scheduler.metric("hami_scheduler_reservations") == 0
+
+
+async def _knows_no_node(scheduler: Scheduler) -> bool:
+    return await scheduler.metric("hami_scheduler_nodes") == 0
+
+
 async def test_a_binding_whose_answer_was_lost_counts_when_the_server_says_so(
     fake_kube: FakeKube, scheduler: Scheduler
 ) -> None:

@@ -151,6 +151,9 @@ class Binder:
         return Outcome(end="bound")
 
     async def _bind(self, asked: BindArguments, reservation: Reservation, began: float) -> Outcome:
+        if self._bookkeeper.ledger.node(reservation.node) is None:
+            # The API server would take a Binding to a node that does not exist.
+            return self._failed(reservation, "gone", f"failed to get node {reservation.node}")
         owner = PodName(namespace=reservation.namespace, name=reservation.name)
         lock = ""
         if binding.needs_lock(self._bookkeeper.ledger, reservation):
