@@ -169,20 +169,24 @@ class Bookkeeper:
             self._publish(event)
         for notice in rejections.notices(answer, node_names):
             self._board.emit(_about(pod), reason=notice.reason, message=notice.message, event_type=notice.event_type)
-        if answer.superseded is not None:
-            earlier = answer.superseded[0]
-            self._metrics.expired.labels(ExpiryCause.SUPERSEDED).inc()
-            now = answer.reservation
-            if now is None or (now.node, now.slots) != (earlier.node, earlier.slots):
-                self._alarm.capacity_grew("superseded", watched=False)
-            if now is None:
-                self._strip_if_written(pod.uid)
+        self._tell_superseded(pod, answer)
+
+    def _tell_superseded(self, pod: kube.Pod, answer: FilterAnswer) -> None:
+        if answer.superseded is None:
+            return
+        earlier, now = answer.superseded[0], answer.reservation
+        self._metrics.expired.labels(ExpiryCause.SUPERSEDED).inc()
+        if now is None or (now.node, now.slots) != (earlier.node, earlier.slots):
+            self._alarm.capacity_grew("superseded", watched=False)
+        if now is None:
+            self._strip_if_written(pod.uid)
 
     def reserve_on(self, pod: kube.Pod, node: str) -> FilterAnswer:
         """Decides anew for one node: a bind found no reservation there."""
         answer = filter_pod(self.ledger, pod, [node], allocation_id=self._new_allocation_id(), now=self._clock.now())
         for event in self._announcements.of_filter(pod, [node], answer, self._clock.now()):
             self._publish(event)
+        self._tell_superseded(pod, answer)
         return answer
 
     def bound(self, reservation: Reservation) -> bool:
