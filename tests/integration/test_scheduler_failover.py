@@ -143,7 +143,8 @@ def _promised_mib(fake: FakeKube) -> int:
 @pytest.mark.case("LDR-01")
 async def test_readiness_of_an_earlier_term_never_counts_in_a_later_one(fake_kube: FakeKube) -> None:
     """The list that would make the first term ready is held; the lease is lost and won again; then it is let go."""
-    async with running(replica(fake_kube, "s-0")) as scheduler:
+    # It labels no pods: a list of pods is then the term's own.
+    async with running(settings_for(fake_kube.url, elect=True)) as scheduler:
         hold = fake_kube.hold("list", "pods")
         lease = fake_kube.get("leases", "hami-scheduler", "kube-system")
         ours = lease["spec"]["holderIdentity"]
