@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +94,12 @@ def test_images_install_what_the_project_pins(file: Path) -> None:
 
 def _pins(file: Path) -> dict[str, str]:
     return dict(re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)", file.read_text(), re.MULTILINE))
+
+
+def test_a_machine_that_cannot_run_containers_is_told_so(tmp_path: Path) -> None:
+    """Without docker, and without what would install it."""
+    environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    command = [sys.executable, str(ROOT / "tools/compose/main.py"), "test"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 77
+    assert done.stdout.splitlines()[-1].startswith("compose: docker is missing, and installing docker.io needs ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +25,8 @@ from hami_sim.loopback_ports import choose_free_ports
 SKIPPED = 77
 PROJECT = "hami"
 READY_SECONDS = "600"
+BUILD_LOG = ROOT / "out" / "images.log"
+LOG_LINES = 40
 
 
 def say(line: str) -> None:
@@ -43,6 +46,17 @@ class Compose:
         """Raises CalledProcessError."""
         subprocess.run([*self._command, *arguments], env=self.environment, check=True)
 
+    def build(self) -> None:
+        """Builds the images, minutes the first time. Raises CalledProcessError with the last lines."""
+        # One service for each image; the others share them.
+        command = [*self._command, "--progress=plain", "build", "webhook", "node", "etcd"]
+        with BUILD_LOG.open("w+", encoding="utf-8", errors="replace") as log:
+            done = subprocess.run(command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, check=False)
+            log.seek(0)
+            if done.returncode != 0:
+                last = "".join(log.readlines()[-LOG_LINES:])
+                raise subprocess.CalledProcessError(done.returncode, command, stderr=f"the end of {BUILD_LOG}:\n{last}")
+
     def output(self, *arguments: str, text: str | None = None) -> str:
         """What the command prints. Raises CalledProcessError, whose text is in `stderr`."""
         done = subprocess.run(
@@ -59,8 +73,7 @@ def prepared(project: str) -> Compose:
     gather(say)
     compose = Compose(command, project, base)
     say("building images")
-    # One service for each image; the others share them.
-    compose.run("build", "--quiet", "webhook", "node", "etcd")
+    compose.build()
     return compose
 
 
@@ -122,6 +135,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("images", "up", "test"))
     command = parser.parse_args().command
+    # So that what was started is ended then too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     log = cache_root() / "compose" / "dockerd.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
