@@ -86,6 +86,7 @@ class LateBinding:
         self._new_region_name = new_region_name
         self._one_pod_at_a_time: dict[str, asyncio.Lock] = {}
         self._announced: set[str] = set()
+        self._claims: dict[str, tuple[kube.Pod, HandedPod | None, entitlement.Claim]] = {}
         self._reported: set[tuple[str, str]] = set()
         """Containers whose changed annotation was told of."""
         self._changes = 0
@@ -161,10 +162,14 @@ class LateBinding:
     def _serialised(self, uid: str) -> asyncio.Lock:
         return self._one_pod_at_a_time.setdefault(uid, asyncio.Lock())
 
+    def pod_gone(self, pod: kube.Pod) -> None:
+        self.forget(entitlement.kubelet_uid(pod))
+
     def forget(self, uid: str) -> None:
-        """The pod is gone."""
+        """The pod of that UID is gone."""
         self._one_pod_at_a_time.pop(uid, None)
         self._announced.discard(uid)
+        self._claims.pop(uid, None)
         self._reported = {(known, container) for known, container in self._reported if known != uid}
 
     async def _hand_over(self, pod: kube.Pod, holder: Holder, device_count: int) -> None:
@@ -299,10 +304,17 @@ class LateBinding:
         return entitlement.overcommitted(self._claim(pod), others, known_cards) or found
 
     def _claim(self, pod: kube.Pod) -> entitlement.Claim:
-        known = self._book.get(entitlement.kubelet_uid(pod))
+        """Pods and entries of the book are replaced, never changed: of the same two objects the claim is the same."""
+        uid = entitlement.kubelet_uid(pod)
+        known = self._book.get(uid)
+        kept = self._claims.get(uid)
+        if kept is not None and kept[0] is pod and kept[1] is known:
+            return kept[2]
         word = self._settings.vendor.word
         given = handed_out.slices_by_position(known, word) if known is not None and known.containers else None
-        return entitlement.claim(pod, self._settings, given)
+        claim = entitlement.claim(pod, self._settings, given)
+        self._claims[uid] = (pod, known, claim)
+        return claim
 
     def _report_change(self, pod: kube.Pod, container: str, handed: HandedContainer) -> None:
         """What was handed out holds; the annotation was changed afterwards by somebody."""
