@@ -201,8 +201,11 @@ def test_nats_takes_its_configuration(folder: Path, kubernetes_binaries: Binarie
     rendered = render(kubernetes_binaries, folder)
     file = tmp_path / "nats.conf"
     file.write_text(config_map(rendered, "nats")["nats.conf"])
+    (tmp_path / "authorization.conf").write_text(config_map(rendered, "nats")["authorization.conf"])
+    (nats,) = (container for name, _, container in containers(rendered) if name == "nats")
+    environment = {variable["name"]: "given" for variable in nats["env"]}
     check = [find_nats_server(), "-t", "--config", file]
-    checked = subprocess.run(check, env={"POD_NAME": "nats-0"}, capture_output=True, text=True, check=False)
+    checked = subprocess.run(check, env=environment, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
     replicas = {name: settings_of_streams(container) for name, _, container in containers(rendered) if name in SERVICES}
     members = next(each["spec"]["replicas"] for each in rendered if each["kind"] == "StatefulSet")
@@ -313,10 +316,10 @@ async def test_the_roles_are_the_least(account: str, applied: RestClient) -> Non
     assert surplus == []
 
 
-async def test_the_certificates_fit_what_is_mounted(
+async def test_the_secrets_fit_what_the_workloads_name(
     applied: RestClient, rendered: list[KubernetesObject], tmp_path: Path
 ) -> None:
-    made = await run([K8S / "make-certificates", tmp_path])
+    made = await run([K8S / "make-secrets", tmp_path])
     assert made.returncode == 0, made.stderr
     secrets = list(yaml.safe_load_all((tmp_path / "secrets.yaml").read_text()))
     for secret in secrets:
@@ -328,7 +331,15 @@ async def test_the_certificates_fit_what_is_mounted(
         for volume in template["spec"]["volumes"]
         if "secret" in volume
     }
-    assert {secret["metadata"]["name"] for secret in secrets} == mounted
+    references = [
+        variable["valueFrom"]["secretKeyRef"]
+        for _, _, container in containers(rendered)
+        for variable in container.get("env", [])
+        if "secretKeyRef" in variable.get("valueFrom", {})
+    ]
+    keys = {secret["metadata"]["name"]: set(secret.get("stringData", {})) for secret in secrets}
+    assert keys.keys() == mounted | {reference["name"] for reference in references}
+    assert all(reference["key"] in keys[reference["name"]] for reference in references)
     for authority, certificate, purpose, host in (
         ("extender-authority", "extender", "sslserver", "hami-scheduler.hami-system.svc"),
         ("extender-authority", "kube-scheduler", "sslclient", ""),
