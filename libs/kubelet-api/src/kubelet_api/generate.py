@@ -11,6 +11,8 @@ from pathlib import Path
 from grpc_tools import protoc
 
 SOURCE_ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = Path(sys.executable).parent
+"""Where the environment's programs lie: protoc itself looks for its plugins on PATH only."""
 PROTO_FILES = ("kubelet_api/deviceplugin_v1beta1.proto", "kubelet_api/podresources_v1.proto")
 
 
@@ -24,6 +26,7 @@ def generate(target: Path, source_root: Path = SOURCE_ROOT) -> list[Path]:
             f"--proto_path={files('grpc_tools') / '_proto'}",
             f"--python_out={target}",
             f"--grpc_python_out={target}",
+            *(f"--plugin={name}={PROGRAMS / name}" for name in ("protoc-gen-mypy", "protoc-gen-mypy_grpc")),
             f"--mypy_out=quiet:{target}",
             f"--mypy_grpc_out=quiet:{target}",
             *PROTO_FILES,
