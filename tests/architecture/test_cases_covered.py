@@ -29,7 +29,6 @@ LATER = {
 PARTS_LATER = {
     "ANN-03": "slots of a second vendor in one pod, with a second family",
     "ANN-07": "cards of a family that writes no index, with that family; its text is read already",
-    "MUL-09": "by node lock a repeated Allocate cannot be told from one for the pod that holds the lock",
     "PLC-08": "the option that answers all fitting nodes and reserves at bind",
     "QUO-07": "families other than NVIDIA; the test runs over all that there are",
     "REQ-06": "memory of contexts is not counted by the library",

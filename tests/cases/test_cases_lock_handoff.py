@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 from case_cluster import bare_kubelet, cluster, runs
 from hami_model import go_time
+from kubelet_api import checkpoint
+from kubelet_api import deviceplugin_v1beta1_pb2 as pb
+from kubelet_api.constants import CHECKPOINT_FILE
 from node_agent_world import (
     LOCK_KEY,
     NODE,
+    PHASE_KEY,
     TO_ALLOCATE_KEY,
     World,
     allocation_annotations,
@@ -279,3 +283,42 @@ async def test_a_repeated_allocate_of_a_finished_init_container_consumes_nothing
         assert all(answer.envs["HAMI_HANDOFF"] == "pending" for answer in answers)
         assert world.annotation("pending", TO_ALLOCATE_KEY) == slot((0, 1000, 0))
         assert world.phase("pending") == "allocating"
+
+
+def _holds(world: World, uid: str, device: str, answers: dict[str, pb.ContainerAllocateResponse]) -> None:
+    """Kubelet's checkpoint: an init container's ids were given again to the app container."""
+    entries = [
+        checkpoint.pod_devices_entry(uid, name, "nvidia.com/gpu", {-1: [device]}, answer)
+        for name, answer in answers.items()
+    ]
+    written = checkpoint.Checkpoint(checkpoint.CheckpointData(entries, {}))
+    file = world.root / "kl" / "device-plugins" / CHECKPOINT_FILE
+    file.write_bytes(checkpoint.write_checkpoint(written))
+
+
+@pytest.mark.case("MUL-09")
+async def test_by_lock_it_is_answered_again_from_its_own_slot() -> None:
+    async with bare_kubelet() as kubelet:
+        world, device = kubelet.world, replica(0)
+        uid = world.bind_pod(
+            "first",
+            slot((0, 5000, 0)) + slot((0, 3000, 0)),
+            container("c0", gpus=1),
+            initContainers=[container("i0", gpus=1)],
+        )
+        world.lock_node("first")
+        first = await kubelet.allocate(device)
+        _holds(world, uid, device, {"i0": first})
+        second = await kubelet.allocate(device)
+        assert (first.envs[LIMIT], second.envs[LIMIT]) == ("5000m", "3000m")
+        await unlocked(world)
+        _holds(world, uid, device, {"i0": first, "c0": second})
+        world.fake.put("pods", {**world.pod("first"), "status": {"phase": "Running"}})
+
+        waits(world, "pending", (0, 1000, 0))
+        world.lock_node("pending")
+        assert await kubelet.allocate(device) == first
+        assert world.annotation("pending", TO_ALLOCATE_KEY) == slot((0, 1000, 0))
+        assert world.annotation("first", PHASE_KEY) == "success"
+        assert (await kubelet.allocate(replica(0, 1))).envs[LIMIT] == "1000m"
+        await unlocked(world)

@@ -132,7 +132,14 @@ def test_any_per_node_text_is_options_or_malformed(text: str) -> None:
         return
 
 
-VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4) | st.just([1])
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=4)
+    | st.just([1])
+)
 KEYS = st.sampled_from(["operatingmode", "devicesplitcount", "devicememoryscaling", "libcudaloglevel", "filterdevices",
                         "enablenumatopology", "preconfigureddevicememory", "unknown"])  # fmt: skip
 

@@ -226,6 +226,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         clock=clock,
         new_region_name=lambda: f"{uuid.uuid4()}.cache",
         pre_start=late_binding,
+        checkpoint=checkpoint,
     )
     collection = Collection(
         book,
@@ -240,7 +241,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     )
     subscriber.on_added.append(late_binding.announce_again)
     subscriber.on_seen.append(release.pod_seen)
-    subscriber.on_gone.append(collection.pod_gone)
+    subscriber.on_gone += [late_binding.pod_gone, collection.pod_gone]
     offers = Offers(registration, plugin, options)
     cards.on_change.append(offers.changed)
     start = HandoffStart(

@@ -11,20 +11,21 @@ from hami_chassis.errors import Permanent, Transient
 from hami_chassis.kube.errors import Conflict, NotFound
 from hami_chassis.log import get_logger
 from hami_model import env, kube, node_lock
-from hami_model.cards import Slots
+from hami_model.cards import Slice, Slots
 from hami_model.device_config import VendorSettings
 from hami_model.errors import MalformedAnnotation
 from hami_model.node_lock import PodName
 from kubelet_api import deviceplugin_v1beta1_pb2 as pb
 
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, RefusedForGoodError, new_pod
-from hami_node_agent.core import grant, handed_out, lock_allocate
+from hami_node_agent.core import checkpoint_match, grant, handed_out, lock_allocate
+from hami_node_agent.core.checkpoint_match import Unmatched
 from hami_node_agent.core.entitlement import Refusal
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut
 from hami_node_agent.core.lock_allocate import Plan, PreferredRequest, Served
 from hami_node_agent.core.outcome import failure_annotations
 from hami_node_agent.metrics import NodeAgentMetrics
-from hami_node_agent.ports import HostFiles, InventoryView, LockApi, Outcomes, OwnCheckpoint
+from hami_node_agent.ports import HostFiles, InventoryView, KubeletCheckpoint, LockApi, Outcomes, OwnCheckpoint
 
 log = get_logger("lock-handoff")
 
@@ -52,8 +53,12 @@ class LockHandoff:
         clock: Clock,
         new_region_name: Callable[[], str],
         pre_start: LateBinding | None,
+        checkpoint: KubeletCheckpoint | None = None,
     ) -> None:
-        """`pre_start` verifies before a container starts; without it nothing is verified."""
+        """`pre_start` verifies before a container starts; without it nothing is verified.
+
+        `checkpoint` tells a question that was answered before; without it every question is a new one.
+        """
         self._plan = plan
         self._settings = settings
         self._book = book
@@ -66,6 +71,7 @@ class LockHandoff:
         self._clock = clock
         self._new_region_name = new_region_name
         self._pre_start = pre_start
+        self._checkpoint = checkpoint
         self._one_at_a_time = asyncio.Lock()
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
@@ -99,6 +105,9 @@ class LockHandoff:
     async def allocate(self, requests: Sequence[Sequence[str]]) -> list[pb.ContainerAllocateResponse]:
         """Raises Transient or RefusedForGoodError; then the pod, where it is known, is failed and holds no lock."""
         async with self._one_at_a_time:
+            repeated = [await self._answered_before(ids) for ids in requests]
+            if repeated and None not in repeated:
+                return [answer for answer in repeated if answer is not None]
             lock, version = await self._api.node_lock()
             try:
                 pod = await self._pod(lock, requests)
@@ -113,6 +122,30 @@ class LockHandoff:
                 # Kubelet does not ask again: it fails the pod's admission.
                 await self._fail(pod, str(error), lock, version)
                 raise
+
+    async def _answered_before(self, device_ids: Sequence[str]) -> pb.ContainerAllocateResponse | None:
+        """The same answer again, where a container of a running pod holds these devices already.
+
+        A kubelet that started anew may ask for an init container that has ended; who waits now must not pay for that.
+        """
+        if self._checkpoint is None or not device_ids:
+            return None
+        try:
+            view = await self._checkpoint.read()
+            found = checkpoint_match.holders(view, self._settings.resources.count, device_ids, env.REGION_FILE)
+            for holder in () if isinstance(found, Unmatched) else found:
+                known = self._book.get(holder.pod_uid)
+                handed = known.containers.get(holder.container) if known is not None else None
+                if known is None or handed is None or known.state == "failed":
+                    continue
+                pod = await self._api.get_pod(known.namespace, known.name)
+                if pod.uid == holder.pod_uid and pod.status.phase == "Running":
+                    log.info("handed-over-again", pod=pod.key, pod_uid=pod.uid, container=holder.container)
+                    slices = handed_out.as_slices(handed.slices, self._settings.vendor.word)
+                    return await self._response(pod, pod.all_containers[handed.position], slices, handed.region_name)
+        except (Transient, NotFound) as error:
+            log.info("no-earlier-answer", reason=str(error))
+        return None
 
     async def _pod(self, lock: str | None, requests: Sequence[Sequence[str]]) -> kube.Pod:
         owner = lock_allocate.owner_of(lock)
@@ -165,16 +198,7 @@ class LockHandoff:
         indexes = {str(card.id): card.index for card in self._inventory.inventory.cards}
         slices = grant.in_limit_order(served.slices, indexes)
         region_name = self._new_region_name()
-        await self._files.prepare_container(pod.uid, served.container.name)
-        given = grant.make_grant(
-            slices,
-            served.container,
-            pod_uid=pod.uid,
-            region_name=region_name,
-            layout=self._plan.layout,
-            host=await self._files.state(),
-            policy=self._plan.limits,
-        )
+        response = await self._response(pod, served.container, slices, region_name)
         self._book.add_container(
             pod.uid,
             new_pod(pod),
@@ -182,7 +206,24 @@ class LockHandoff:
             HandedContainer(slices=handed_out.as_handed(slices), region_name=region_name, position=served.position),
         )
         self._metrics.handovers.labels("handed-over").inc()
-        log.info("handed-over", pod=pod.key, pod_uid=pod.uid, container=served.container.name, cards=given.card_ids)
+        cards = [piece.card_id for piece in slices]
+        log.info("handed-over", pod=pod.key, pod_uid=pod.uid, container=served.container.name, cards=cards)
+        return response
+
+    async def _response(
+        self, pod: kube.Pod, container: kube.Container, slices: tuple[Slice, ...], region_name: str
+    ) -> pb.ContainerAllocateResponse:
+        """`slices` in limit order."""
+        await self._files.prepare_container(pod.uid, container.name)
+        given = grant.make_grant(
+            slices,
+            container,
+            pod_uid=pod.uid,
+            region_name=region_name,
+            layout=self._plan.layout,
+            host=await self._files.state(),
+            policy=self._plan.limits,
+        )
         return pb.ContainerAllocateResponse(
             envs={**given.environment, env.VISIBLE_CARDS: ",".join(given.card_ids)},
             mounts=[
