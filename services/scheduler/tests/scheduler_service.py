@@ -42,7 +42,7 @@ def settings_for(kubeconfig: str, *, nats: str = "", elect: bool = False, **chan
             lease=LeaderSettings(lease_seconds=2.0, renew_seconds=1.5, retry_seconds=0.2),
         ),
         events=EventSettings(instance=f"s-{extender_port}"),
-        upkeep=UpkeepSettings(wake_seconds=0.2, node_pass_seconds=0.5, expiry_pass_seconds=0.2),
+        upkeep=UpkeepSettings(wake_seconds=0.2, node_pass_seconds=0.5, expiry_pass_seconds=0.2, compare_seconds=0.5),
     )
     return msgspec.structs.replace(settings, **changes)
 

@@ -294,6 +294,7 @@ def test_a_comparison_finds_what_is_missing_and_what_is_surplus(ledger: Ledger) 
     drift = compare(ledger, [known, unknown, as_pod(pod("unbound"))])
     assert [found.metadata.name for found in drift.missing] == ["unknown"]
     assert [found.name for found in drift.surplus] == ["gone"]
+    assert [found.name for found in drift.unseen] == ["just-bound"]
 
 
 # ---- binding -----------------------------------------------------------------------------------------------------

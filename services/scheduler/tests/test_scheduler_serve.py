@@ -258,6 +258,21 @@ async def test_a_bind_that_failed_leaves_nothing_reserved(
     assert (await scheduler.filter(other, ["n1"]))["NodeNames"] == ["n1"]
 
 
+@pytest.mark.case("LIF-02")
+async def test_a_bound_pod_whose_whole_life_the_watch_missed_is_let_go(
+    fake_kube: FakeKube, scheduler: Scheduler
+) -> None:
+    fake_kube.pause_watches("pods")
+    created = fake_kube.put("pods", pod("a", memory=8000))
+    await scheduler.filter(created, ["n1"])
+    assert await scheduler.bind(created, "n1") == {"Error": ""}
+    fake_kube.put("pods", {**fake_kube.get("pods", "a", "default"), "status": {"phase": "Succeeded"}})
+    fake_kube.compact("pods")
+    fake_kube.expire_watches("pods")
+    fake_kube.resume_watches("pods")
+    await eventually(lambda: _used_is(scheduler, 0))
+
+
 @pytest.mark.case("LIF-01")
 async def test_a_bind_to_a_node_that_is_gone_fails_and_leaves_nothing_reserved(
     fake_kube: FakeKube, scheduler: Scheduler

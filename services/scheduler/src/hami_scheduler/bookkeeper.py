@@ -222,9 +222,13 @@ class Bookkeeper:
         self._alarm.capacity_grew("lock-freed", watched=False)
 
     def forget(self, uid: str) -> None:
-        """The server says that there is no such pod."""
+        """The server says that there is no such live pod, though no watch told of its end."""
         self.rejected.pop(uid, None)
-        self._tell_expiry(self.ledger.remove_pod(uid))
+        change = self.ledger.remove_pod(uid)
+        self._tell_expiry(change)
+        if change.released is not None and self.in_charge:
+            self._publish(self._announcements.released(change.released, None, self._clock.now(), "gone"))
+            self._alarm.capacity_grew("pod-gone", watched=False)
 
     def notice(self, pod: ObjectReference, notice: rejections.Notice) -> None:
         self._board.emit(pod, reason=notice.reason, message=notice.message, event_type=notice.event_type)

@@ -211,7 +211,7 @@ async def build(settings: SchedulerSettings, stack: AsyncExitStack) -> Sequence[
         tls=certificate.context if certificate is not None else None,
         shutdown_seconds=settings.bind.timeout_seconds,
     )
-    upkeep = Upkeep(bookkeeper, informers, settings=settings.upkeep, metrics=metrics, clock=clock)
+    upkeep = Upkeep(client, bookkeeper, informers, settings=settings.upkeep, metrics=metrics, clock=clock)
     observed = new_app()
     add_observation_routes(
         observed,

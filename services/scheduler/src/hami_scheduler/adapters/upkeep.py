@@ -6,12 +6,17 @@ import asyncio
 from collections.abc import Callable
 
 from hami_chassis.clock import Clock
+from hami_chassis.errors import Permanent, Transient
+from hami_chassis.kube import KubeClient, NotFound
+from hami_chassis.kube.resources import PODS
 from hami_chassis.log import get_logger
+from hami_model import kube
 
 from hami_scheduler.adapters.informers import Informers
 from hami_scheduler.bookkeeper import Bookkeeper
 from hami_scheduler.config import UpkeepSettings
 from hami_scheduler.core.compare import compare
+from hami_scheduler.core.records import BoundPod
 from hami_scheduler.metrics import SchedulerMetrics
 
 log = get_logger("upkeep")
@@ -24,6 +29,7 @@ class Upkeep:
 
     def __init__(
         self,
+        client: KubeClient,
         bookkeeper: Bookkeeper,
         informers: Informers,
         *,
@@ -31,6 +37,7 @@ class Upkeep:
         metrics: SchedulerMetrics,
         clock: Clock,
     ) -> None:
+        self._client = client
         self._bookkeeper = bookkeeper
         self._informers = informers
         self._settings = settings
@@ -41,7 +48,7 @@ class Upkeep:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._every(self._settings.expiry_pass_seconds, self._bookkeeper.time_passed))
-            group.create_task(self._every(self._settings.compare_seconds, self.compare_now))
+            group.create_task(self._compare_for_ever())
             group.create_task(self._pass_over_nodes())
 
     async def _every(self, seconds: float, work: Callable[[], None]) -> None:
@@ -60,16 +67,37 @@ class Upkeep:
                 if position % _NODES_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
-    def compare_now(self) -> None:
-        """Compares the book with the pods that are held, and mends the book."""
-        if not self._informers.pods.synced.is_set():
-            return
+    async def _compare_for_ever(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.compare_seconds)
+            if self._informers.pods.synced.is_set():
+                for bound in self.compare_now():
+                    await self._look_up(bound)
+
+    def compare_now(self) -> list[BoundPod]:
+        """Compares the book with the pods that are held, and mends the book. Returns what only the server can tell."""
         drift = compare(self._bookkeeper.ledger, self._informers.pods.values())
         for pod in drift.missing:
             log.error("book-lacked-a-pod", pod=pod.key, node=pod.assigned_node)
             self._metrics.drift.labels("missing").inc()
             self._bookkeeper.pod_seen(pod)
         for bound in drift.surplus:
-            log.error("book-held-a-gone-pod", pod=f"{bound.namespace}/{bound.name}", node=bound.node)
-            self._metrics.drift.labels("surplus").inc()
-            self._bookkeeper.forget(bound.uid)
+            self._drop(bound)
+        return drift.unseen
+
+    async def _look_up(self, bound: BoundPod) -> None:
+        """A pod that our own Binding told of and no watch did: it may have lived and ended between two lists."""
+        try:
+            pod = await self._client.get(PODS, bound.name, namespace=bound.namespace, into=kube.Pod)
+        except NotFound:
+            self._drop(bound)
+        except (Transient, Permanent) as error:
+            log.warning("pod-not-read", pod=f"{bound.namespace}/{bound.name}", error=str(error))
+        else:
+            if pod.uid != bound.uid or pod.is_finished:
+                self._drop(bound)
+
+    def _drop(self, bound: BoundPod) -> None:
+        log.warning("book-held-a-gone-pod", pod=f"{bound.namespace}/{bound.name}", node=bound.node)
+        self._metrics.drift.labels("surplus").inc()
+        self._bookkeeper.forget(bound.uid)

@@ -12,18 +12,22 @@ from hami_scheduler.core.records import BoundPod
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """Both empty in a sound book."""
+    """What differs; nothing in a sound book, apart from a short time after a bind."""
 
     missing: list[kube.Pod]
     """Bound pods that the book does not know."""
     surplus: list[BoundPod]
     """Bound pods of the book that are gone."""
+    unseen: list[BoundPod]
+    """Pods that only our own Binding told of and no list has: the watch is late, or missed their whole life."""
 
 
 def compare(ledger: Ledger, pods: Iterable[kube.Pod]) -> Drift:
-    """`pods`: all live pods, as the informer holds them now. What only our own Binding told of is not judged."""
+    """`pods`: all live pods, as the informer holds them now."""
     live = {pod.uid: pod for pod in pods}
+    absent = [bound for uid, bound in ledger.bound_pods.items() if uid not in live]
     return Drift(
         missing=[pod for uid, pod in live.items() if pod.assigned_node and uid not in ledger.bound_pods],
-        surplus=[bound for uid, bound in ledger.bound_pods.items() if bound.seen and uid not in live],
+        surplus=[bound for bound in absent if bound.seen],
+        unseen=[bound for bound in absent if not bound.seen],
     )
