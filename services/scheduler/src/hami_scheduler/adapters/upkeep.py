@@ -16,7 +16,7 @@ from hami_scheduler.adapters.informers import Informers
 from hami_scheduler.bookkeeper import Bookkeeper
 from hami_scheduler.config import UpkeepSettings
 from hami_scheduler.core.compare import compare
-from hami_scheduler.core.records import BoundPod
+from hami_scheduler.core.records import BoundPod, Reservation
 from hami_scheduler.metrics import SchedulerMetrics
 
 log = get_logger("upkeep")
@@ -71,10 +71,10 @@ class Upkeep:
         while True:
             await self._clock.sleep(self._settings.compare_seconds)
             if self._informers.pods.synced.is_set():
-                for bound in self.compare_now():
-                    await self._look_up(bound)
+                for found in self.compare_now():
+                    await self._look_up(found)
 
-    def compare_now(self) -> list[BoundPod]:
+    def compare_now(self) -> list[BoundPod | Reservation]:
         """Compares the book with the pods that are held, and mends the book. Returns what only the server can tell."""
         drift = compare(self._bookkeeper.ledger, self._informers.pods.values())
         for pod in drift.missing:
@@ -85,19 +85,19 @@ class Upkeep:
             self._drop(bound)
         return drift.unseen
 
-    async def _look_up(self, bound: BoundPod) -> None:
-        """A pod that our own Binding told of and no watch did: it may have lived and ended between two lists."""
+    async def _look_up(self, found: BoundPod | Reservation) -> None:
+        """A pod that no watch told of: it may have lived and ended between two lists."""
         try:
-            pod = await self._client.get(PODS, bound.name, namespace=bound.namespace, into=kube.Pod)
+            pod = await self._client.get(PODS, found.name, namespace=found.namespace, into=kube.Pod)
         except NotFound:
-            self._drop(bound)
+            self._drop(found)
         except (Transient, Permanent) as error:
-            log.warning("pod-not-read", pod=f"{bound.namespace}/{bound.name}", error=str(error))
+            log.warning("pod-not-read", pod=f"{found.namespace}/{found.name}", error=str(error))
         else:
-            if pod.uid != bound.uid or pod.is_finished:
-                self._drop(bound)
+            if pod.uid != found.uid or pod.is_finished:
+                self._drop(found)
 
-    def _drop(self, bound: BoundPod) -> None:
-        log.warning("book-held-a-gone-pod", pod=f"{bound.namespace}/{bound.name}", node=bound.node)
+    def _drop(self, found: BoundPod | Reservation) -> None:
+        log.warning("book-held-a-gone-pod", pod=f"{found.namespace}/{found.name}", node=found.node)
         self._metrics.drift.labels("surplus").inc()
-        self._bookkeeper.forget(bound.uid)
+        self._bookkeeper.forget(found.uid)

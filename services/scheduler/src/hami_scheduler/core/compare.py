@@ -8,7 +8,7 @@ import msgspec
 from hami_model import kube
 
 from hami_scheduler.core.ledger import Ledger
-from hami_scheduler.core.records import BoundPod
+from hami_scheduler.core.records import BoundPod, Reservation
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,8 +18,8 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     """Bound pods that the book does not know."""
     surplus: list[BoundPod]
     """Bound pods of the book that are gone."""
-    unseen: list[BoundPod]
-    """Pods that only our own Binding told of and no list has: the watch is late, or missed their whole life."""
+    unseen: list[BoundPod | Reservation]
+    """Of pods that only our own Binding or kube-scheduler told of: the watch is late, or missed their whole life."""
 
 
 def compare(ledger: Ledger, pods: Iterable[kube.Pod]) -> Drift:
@@ -29,5 +29,8 @@ def compare(ledger: Ledger, pods: Iterable[kube.Pod]) -> Drift:
     return Drift(
         missing=[pod for uid, pod in live.items() if pod.assigned_node and uid not in ledger.bound_pods],
         surplus=[bound for bound in absent if bound.seen],
-        unseen=[bound for bound in absent if not bound.seen],
+        unseen=[
+            *(bound for bound in absent if not bound.seen),
+            *(reservation for uid, reservation in ledger.reservations.items() if uid not in live),
+        ],
     )
