@@ -91,8 +91,12 @@ images: setup kubernetes ## Build the container images; makes what a bare machin
 	$(BIN)/python tools/compose/main.py images
 
 .PHONY: compose-up
-compose-up: setup kubernetes ## Start the cluster of compose.yaml, detached; docker compose down ends it
+compose-up: setup kubernetes ## Start the cluster of compose.yaml, detached
 	$(BIN)/python tools/compose/main.py up
+
+.PHONY: compose-down
+compose-down: setup ## End the cluster of compose.yaml and remove its volumes
+	$(BIN)/python tools/compose/main.py down
 
 .PHONY: compose-test
 compose-test: setup kubernetes ## Run the sample pods on the cluster of compose.yaml, then take it down

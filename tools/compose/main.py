@@ -1,4 +1,6 @@
-"""The cluster of compose.yaml: `images`, `up`, `test`. Makes what a bare machine lacks.
+"""The cluster of compose.yaml: `images`, `up`, `down`, `test`. Makes what a bare machine lacks.
+
+An engine that `images` or `up` started runs on.
 
 test   brings the cluster up, runs the pods of k8s/examples, takes it down and leaves nothing running that it started.
        Exit status 77, with the reason as the last line, where this machine cannot run containers.
@@ -8,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
-from base_image import VARIABLE, base_image
+from base_image import OFFICIAL, VARIABLE, base_image
 from compose_plugin import compose_command
 from control_plane_programs import ROOT, gather
 from engine import UnavailableError, running_engine
@@ -41,6 +44,11 @@ class Compose:
         self.project = project
         self._command = [*command, "--project-name", project, "--project-directory", str(ROOT)]
         self.environment = os.environ | {VARIABLE: base}
+
+    @property
+    def command_line(self) -> str:
+        """For users to put their own words behind."""
+        return shlex.join(self._command)
 
     def run(self, *arguments: str) -> None:
         """Raises CalledProcessError."""
@@ -81,7 +89,14 @@ def up() -> None:
     """Detached; an engine that this starts runs on."""
     compose = prepared(PROJECT)
     compose.run("up", "--detach", "--no-build", "--wait", "--wait-timeout", READY_SECONDS)
-    say("the cluster runs: docker compose exec kube-apiserver kubectl get nodes")
+    say(f"the cluster runs: {compose.command_line} exec kube-apiserver kubectl get nodes")
+
+
+def down() -> None:
+    """Volumes too. Raises UnavailableError, CalledProcessError."""
+    # Nothing is built, so that any name of a base does.
+    compose = Compose(compose_command(say), PROJECT, OFFICIAL)
+    compose.run("down", "--volumes", "--remove-orphans")
 
 
 def test() -> None:
@@ -133,19 +148,21 @@ def _listed(kind: str, project: str) -> list[str]:
 def main() -> int:
     """Runs one command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("images", "up", "test"))
+    parser.add_argument("command", choices=("images", "up", "down", "test"))
     command = parser.parse_args().command
     # So that what was started is ended then too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     log = cache_root() / "compose" / "dockerd.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with running_engine(log, say, keep=command != "test"):
+        with running_engine(log, say, keep=command in {"images", "up"}):
             match command:
                 case "images":
                     prepared(PROJECT)
                 case "up":
                     up()
+                case "down":
+                    down()
                 case "test":
                     test()
     except UnavailableError as error:
