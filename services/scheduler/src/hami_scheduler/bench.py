@@ -26,6 +26,7 @@ import uvloop
 from hami_chassis.clock import SystemClock
 from hami_chassis.http import HttpServer, HttpSettings
 from hami_chassis.kube.events import ObjectReference
+from hami_chassis.log import LogSettings, configure_logging
 from hami_model import allocation_id, device_config, kube, register
 from hami_model.cards import Card
 from hami_model.ids import CardId
@@ -149,6 +150,7 @@ def _serve(size: Size, node_policy: str, port_to: Connection) -> None:
 
 
 async def _serve_for_ever(size: Size, node_policy: str, port_to: Connection) -> None:
+    configure_logging(LogSettings(level="error"), service="bench")  # only rows go to standard output
     silence, clock, metrics = _Silence(), SystemClock(), SchedulerMetrics(CollectorRegistry())
     bookkeeper = Bookkeeper(
         fill(size, Policies(node=node_policy)),
