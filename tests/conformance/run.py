@@ -7,6 +7,7 @@ compare  reads the vectors and the answers, prints a table, exits with 1 on any 
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -38,4 +39,8 @@ def main(vectors: Path, out: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("vectors", type=Path, metavar="VECTORS")
+    parser.add_argument("out", type=Path, metavar="OUT")
+    arguments = parser.parse_args()
+    sys.exit(main(arguments.vectors, arguments.out))

@@ -6,10 +6,10 @@ CDI specifications, folders of containers) and over a ledger in memory: API call
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -80,7 +80,9 @@ class _View(msgspec.Struct, frozen=True):
 
 def main() -> None:
     configure_logging(LogSettings(level="error"), service="bench")
-    calls = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("calls", nargs="?", type=int, default=1000, help="measured calls a row")
+    calls = parser.parse_args().calls
     with tempfile.TemporaryDirectory(prefix="hami-bench") as folder:
         uvloop.run(_measure(Path(folder), calls))
 

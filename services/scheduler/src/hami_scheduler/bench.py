@@ -6,6 +6,7 @@ the caller sends what kube-scheduler sends: the pod and the names of all nodes. 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import http.client
 import json
@@ -13,7 +14,6 @@ import multiprocessing
 import os
 import random
 import statistics
-import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -237,7 +237,13 @@ def _call(connection: http.client.HTTPConnection, body: bytes, row: str) -> floa
 
 
 def main() -> None:
-    for name in sys.argv[1:] or list(SIZES):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", nargs="*", metavar="SIZE", help=f"of {', '.join(SIZES)}; all when none is given")
+    chosen = parser.parse_args().sizes or list(SIZES)
+    unknown = [name for name in chosen if name not in SIZES]
+    if unknown:
+        parser.error(f"unknown size {', '.join(unknown)}; known: {', '.join(SIZES)}")
+    for name in chosen:
         for policy in ("binpack", "spread"):
             for row in ("fits", "fits-nowhere"):
                 print(json.dumps(measure(SIZES[name], policy, row)), flush=True)  # noqa: T201

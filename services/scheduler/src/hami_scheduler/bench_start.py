@@ -6,6 +6,7 @@ until it is ready.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import multiprocessing
@@ -211,5 +212,8 @@ def _ready(port: int) -> bool:
 
 
 if __name__ == "__main__":
-    sizes = [int(text) for text in sys.argv[1:3]] or [5_000, 50_000]
-    print(json.dumps(measure(*sizes)))  # noqa: T201
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("nodes", nargs="?", type=int, default=5_000)
+    parser.add_argument("pods", nargs="?", type=int, default=50_000)
+    arguments = parser.parse_args()
+    print(json.dumps(measure(arguments.nodes, arguments.pods)))  # noqa: T201

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -49,4 +49,6 @@ def _table(specs: Iterable[MetricSpec]) -> Iterable[str]:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(document(), encoding="utf-8")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, help="where the page is written")
+    parser.parse_args().file.write_text(document(), encoding="utf-8")
