@@ -110,5 +110,6 @@ conformance: setup ## Run the golden vectors in VECTORS through the services' co
 bench: setup libvgpu ## Measure the engine, the filter call and pods through a whole cluster; JSON lines
 	cd rust-core && cargo run --release --quiet -p bench
 	$(BIN)/python -m hami_scheduler.bench
+	$(BIN)/python -m hami_scheduler.bench_start
 	$(BIN)/python -m hami_node_agent.bench
 	$(BIN)/python -m hami_sim.cluster.bench
