@@ -114,7 +114,9 @@ def test_no_text_crashes_or_reads_as_free(text: str, app: list[int | None]) -> N
 
 SLICES = st.builds(
     Slice,
-    card_id=st.text(st.characters(exclude_characters=",:;", exclude_categories=["Cs"]), min_size=1),
+    card_id=st.text(st.characters(exclude_characters=",:;", exclude_categories=["Cs"]), min_size=1).filter(
+        lambda name: name == name.strip()
+    ),
     vendor=st.just("NVIDIA"),
     memory_mib=st.integers(0, 2**31 - 1),
     cores_percent=st.integers(0, 100),
@@ -204,3 +206,16 @@ def test_arbitrary_mig_reservations_are_read_or_refused(text: str) -> None:
         mig_allocations.decode(text)
     except MalformedError:
         return
+
+
+@pytest.mark.parametrize("text", [" GPU-a,NVIDIA,10,0:;", "GPU-a ,NVIDIA,10,0:;", "GPU-a\n,NVIDIA,10,0:;"])
+def test_spaces_around_an_id_block_the_card_that_is_meant(text: str) -> None:
+    settings = device_config.default_config().vendor("NVIDIA")
+    assert settings is not None
+    annotations = {settings.vendor.allocated_key: text}
+    pod = kube.Pod(
+        metadata=kube.Metadata(annotations=annotations), spec=kube.PodSpec(containers=[kube.Container(name="c")])
+    )
+    found = allocations.read(pod, settings)
+    assert found.blocked_cards == ("GPU-a",)
+    assert found.problem

@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import pytest
 from hami_model import device_config, kube, quota
 from hami_model.cards import ContainerShape, Slice
@@ -95,3 +96,12 @@ def test_the_memory_factor_scales_the_limit_and_other_keys_do_not_count() -> Non
         kube.ResourceQuota(spec=kube.QuotaSpec(hard={"limits.x/gpu": "1"})),
     ]
     assert quota.limits(objects, config)["NVIDIA"] == quota.QuotaLimits(memory_mib=40)
+
+
+@pytest.mark.parametrize("text", ["100E", "9223372036854775807", "1e30"])
+def test_a_limit_beyond_64_bits_is_the_largest_that_is_told_apart(text: str) -> None:
+    quotas = [msgspec.convert({"spec": {"hard": {"limits.nvidia.com/gpumem": text}}}, kube.ResourceQuota)]
+    config = device_config.parse(
+        "nvidia: {resourceCountName: nvidia.com/gpu, resourceMemoryName: nvidia.com/gpumem, memoryFactor: 2}"
+    )
+    assert quota.limits(quotas, config)["NVIDIA"].memory_mib == quota.LARGEST

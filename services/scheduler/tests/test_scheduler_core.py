@@ -261,6 +261,26 @@ def test_a_health_event_holds_until_the_node_was_seen_at_its_version(ledger: Led
     assert not ledger.set_health("n1", "n1-0", healthy=False, node_version=3)
 
 
+def test_a_card_is_as_its_node_says_once_an_event_is_overtaken(ledger: Ledger) -> None:
+    sick = node("n1", [card("n1-0", healthy=False)])
+    ledger.upsert_node(as_node(sick, 10), NOW)
+    assert ledger.set_health("n1", "n1-0", healthy=True, node_version=12)
+    ledger.upsert_node(as_node(sick, 14), NOW)
+    assert place(ledger, pod("a")).failed_nodes == {"n1": "1/1 CardNotHealth"}
+
+
+def test_an_older_health_event_never_replaces_a_newer_one(ledger: Ledger) -> None:
+    assert ledger.set_health("n1", "n1-0", healthy=False, node_version=14)
+    assert not ledger.set_health("n1", "n1-0", healthy=True, node_version=12)
+    assert place(ledger, pod("a")).failed_nodes == {"n1": "1/1 CardNotHealth"}
+
+
+def test_a_quota_beyond_64_bits_limits_nothing_and_keeps_the_other_limits(ledger: Ledger) -> None:
+    ledger.upsert_quota(msgspec.convert(quota("q", "default", gpumem="100E", gpucores="10"), kube.ResourceQuota))
+    assert place(ledger, pod("a", cores=50)).node_names is None
+    assert place(ledger, pod("b", cores=10)).node_names == N1
+
+
 def test_a_register_annotation_that_stops_parsing_keeps_the_cards_and_is_told_once(ledger: Ledger) -> None:
     torn = node("n1")
     torn["metadata"]["annotations"] = dict.fromkeys(torn["metadata"]["annotations"], "[{")

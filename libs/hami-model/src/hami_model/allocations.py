@@ -140,7 +140,9 @@ def _read_entry(item: str, word: str, slot: _Slot, reading: _Reading) -> None:
     except MalformedError as error:
         reading.faults.append(str(error))
         return
-    if piece.vendor not in ("", word):
+    if piece.card_id != piece.card_id.strip():
+        reading.faults.append(f"card {piece.card_id[:80]!r}: spaces around the id")
+    elif piece.vendor not in ("", word):
         reading.faults.append(f"card {piece.card_id[:80]!r}: vendor {piece.vendor[:24]!r} is not {word}")
     elif piece.memory_mib < 0 or piece.cores_percent < 0:
         reading.faults.append(f"card {piece.card_id[:80]!r}: a negative amount")

@@ -56,7 +56,7 @@ def parse(text: str) -> Fraction:
 
 def parse_with_suffix(text: str) -> tuple[Fraction, str]:
     """The exact value of a quantity and the suffix it was written with ("" when none or an exponent)."""
-    match = _GRAMMAR.match(text) if len(text) <= _LONGEST else None
+    match = _GRAMMAR.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None or not (match["whole"] or match["part"]):
         raise MalformedQuantity(f"{text[:_LONGEST]!r} is not a quantity; write a whole number such as 4096")
     whole, part, suffix = match["whole"] or "0", match["part"] or "", match["suffix"] or ""

@@ -8,11 +8,15 @@ sets no limit, as in HAMi.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from hami_model import kube, quantity
 from hami_model.device_config import DeviceConfig
+
+LARGEST: Final = 2**63 - 1
+"""No cluster holds more; a larger limit (the API server stores `100E` as written) is taken as this one."""
 
 
 class QuotaLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,19 +31,19 @@ def limits(quotas: Iterable[kube.ResourceQuota], config: DeviceConfig) -> dict[s
     tables = [quota.hard for quota in quotas]
     found: dict[str, QuotaLimits] = {}
     for settings in config.vendors:
-        memory = _smallest(tables, settings.resources.memory)
         found[settings.vendor.word] = QuotaLimits(
-            memory_mib=None if memory is None else memory * settings.memory_factor,
+            memory_mib=_smallest(tables, settings.resources.memory, settings.memory_factor),
             cores_percent=_smallest(tables, settings.resources.cores),
         )
     return found
 
 
-def _smallest(tables: list[dict[str, str]], resource: str) -> int | None:
+def _smallest(tables: list[dict[str, str]], resource: str, factor: int = 1) -> int | None:
     if not resource:
         return None
     texts = (table.get(f"limits.{resource}") for table in tables)
-    return min((value for text in texts if text is not None and (value := _whole(text)) is not None), default=None)
+    values = [value * factor for text in texts if text is not None and (value := _whole(text)) is not None]
+    return max(-LARGEST, min(*values, LARGEST)) if values else None
 
 
 def _whole(text: str) -> int | None:

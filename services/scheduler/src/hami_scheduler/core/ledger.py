@@ -79,7 +79,7 @@ class Ledger:
             if view.stamp is not None:
                 stamps[settings.vendor.handshake_key] = view.stamp
         self._nodes[node.name] = node
-        self._forget_old_health(node)
+        changed = self._forget_old_health(node) or changed
         if changed:
             self._register(node)
         return NodeChange(problems=problems, capacity_changed=changed, stamps=stamps)
@@ -117,14 +117,19 @@ class Ledger:
         known = self._nodes.get(node)
         if known is None or _version(known.metadata.resource_version) >= node_version:
             return False
+        _, newest = self._health_overrides.get((node, card_id), (healthy, node_version))
+        if newest > node_version:
+            return False
         self._health_overrides[node, card_id] = (healthy, node_version)
         return self.cluster.set_card_health(node, card_id, healthy)
 
-    def _forget_old_health(self, node: kube.Node) -> None:
+    def _forget_old_health(self, node: kube.Node) -> bool:
+        """True when an event's value was dropped: what the node itself says must be applied again."""
         version = _version(node.metadata.resource_version)
         old = [at for at, (_, until) in self._health_overrides.items() if at[0] == node.name and until <= version]
         for at in old:
             del self._health_overrides[at]
+        return bool(old)
 
     def node(self, name: str) -> kube.Node | None:
         return self._nodes.get(name)
@@ -151,12 +156,12 @@ class Ledger:
         limits = quota.limits(self._quotas.get(namespace, {}).values(), self.config)
         if limits == self._limits.get(namespace, {}):
             return False
-        self._limits[namespace] = limits
         for settings in self.config.vendors:
             limit = limits.get(settings.vendor.word, quota.QuotaLimits())
             self.cluster.set_quota(
                 namespace, settings.vendor.word, memory_mib=limit.memory_mib, cores_percent=limit.cores_percent
             )
+        self._limits[namespace] = limits
         return True
 
     def quota_limits(self) -> Mapping[str, Mapping[str, quota.QuotaLimits]]:
