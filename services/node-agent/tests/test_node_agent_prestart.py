@@ -17,6 +17,7 @@ from hami_model.ids import CardId
 from hami_node_agent.adapters.kubelet_files import KubeletCheckpointUnreadable
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, RefusedForGoodError
 from hami_node_agent.core.cdi_spec import ForeignSpec
+from hami_node_agent.core.entitlement import MIRROR_KEY
 from hami_node_agent.core.grant import HostLayout, HostState, LimitPolicy
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod, encode
 from hami_node_agent.core.inventory import Inventory, OfferedCard
@@ -194,6 +195,22 @@ async def test_a_pod_that_the_watch_has_not_brought_costs_one_read(world: World)
 
     assert world.reads == 1
     assert "specification u cdi-u" in world.log
+
+
+async def test_a_mirror_is_not_taken_for_the_pod_whose_uid_it_claims(world: World) -> None:
+    world.bind(pod("u"), seen=False)
+    thief = pod("thief", memory=9999)
+    world.seen["u"] = msgspec.structs.replace(
+        thief,
+        metadata=msgspec.structs.replace(thief.metadata, annotations={**thief.annotations, MIRROR_KEY: "u"}),
+    )
+
+    await world.late_binding.pre_start(["d1"])
+
+    assert world.reads == 1
+    assert world.written["cdi-u"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
+    assert "allocated u verified" in world.log
+    assert not world.failed
 
 
 async def test_the_api_server_away_is_trouble_that_passes(world: World) -> None:

@@ -22,14 +22,16 @@ class PodLedger(Protocol):
         """The last version seen of the pod that kubelet knows by this UID."""
         ...
 
-    def all_cached(self) -> Iterable[kube.Pod]: ...
+    def all_cached(self) -> Iterable[kube.Pod]:
+        """One pod for each UID that kubelet may use; pods that claim the UID of another are left out."""
+        ...
 
     async def read(self, uid: str) -> tuple[kube.Pod | None, Sequence[kube.Pod] | None]:
         """One consistent read: the pod, and all pods of the node where they had to be listed. Raises Transient."""
         ...
 
     async def read_all(self) -> Sequence[kube.Pod]:
-        """A consistent list of the node's pods. Raises Transient."""
+        """A consistent list of the node's pods, left out as in `all_cached`. Raises Transient."""
         ...
 
 

@@ -10,7 +10,7 @@ from hami_chassis.errors import Permanent, Transient
 from hami_chassis.log import get_logger
 from hami_model import kube
 
-from hami_node_agent.core.entitlement import kubelet_uid
+from hami_node_agent.core.entitlement import is_mirror, kubelet_uid
 from hami_node_agent.core.handed_out import HandedOut
 from hami_node_agent.ports import CdiDirectory, HostFiles, KubeletCheckpoint, OwnCheckpoint, PodLedger
 
@@ -49,7 +49,8 @@ class Collection:
         self._work = asyncio.Event()
 
     def pod_gone(self, pod: kube.Pod) -> None:
-        self._gone.add(kubelet_uid(pod))
+        if not is_mirror(pod):  # the UID that a mirror claims may be another pod's: a list is to prove its absence
+            self._gone.add(pod.uid)
         self._work.set()
 
     async def run(self) -> None:

@@ -130,7 +130,7 @@ class LateBinding:
         """The pod whose containers these are; entries that kubelet still has of pods that ended are left out."""
         known = {holder.pod_uid: self._ledger.cached(holder.pod_uid) for holder in found}
         for uid, pod in known.items():
-            if pod is None:
+            if pod is None or entitlement.is_mirror(pod):  # it may claim the UID of a pod that was not seen yet
                 known[uid], _ = await self._ledger.read(uid)
         living = {uid: pod for uid, pod in known.items() if pod is not None and not pod.is_finished}
         if not living:
@@ -163,7 +163,9 @@ class LateBinding:
         return self._one_pod_at_a_time.setdefault(uid, asyncio.Lock())
 
     def pod_gone(self, pod: kube.Pod) -> None:
-        self.forget(entitlement.kubelet_uid(pod))
+        uid = entitlement.kubelet_uid(pod)
+        if not entitlement.is_mirror(pod) or self._ledger.cached(uid) is None:
+            self.forget(uid)
 
     def forget(self, uid: str) -> None:
         """The pod of that UID is gone."""
@@ -306,7 +308,7 @@ class LateBinding:
     def _claim(self, pod: kube.Pod) -> entitlement.Claim:
         """Pods and entries of the book are replaced, never changed: of the same two objects the claim is the same."""
         uid = entitlement.kubelet_uid(pod)
-        known = self._book.get(uid)
+        known = self._handed_to(pod)
         kept = self._claims.get(uid)
         if kept is not None and kept[0] is pod and kept[1] is known:
             return kept[2]
@@ -315,6 +317,13 @@ class LateBinding:
         claim = entitlement.claim(pod, self._settings, given)
         self._claims[uid] = (pod, known, claim)
         return claim
+
+    def _handed_to(self, pod: kube.Pod) -> HandedPod | None:
+        """What the book says of this very pod: a mirror may claim the UID of another."""
+        known = self._book.get(entitlement.kubelet_uid(pod))
+        if known is None or (known.namespace, known.name) != (pod.metadata.namespace, pod.metadata.name):
+            return None
+        return known
 
     def _report_change(self, pod: kube.Pod, container: str, handed: HandedContainer) -> None:
         """What was handed out holds; the annotation was changed afterwards by somebody."""
@@ -356,7 +365,7 @@ class LateBinding:
 
     def announce_again(self, pod: kube.Pod) -> None:
         """After a start: what the pod does not show yet, though it was decided, is written and told once more."""
-        known = self._book.get(entitlement.kubelet_uid(pod))
+        known = self._handed_to(pod)
         if known is None:
             return
         if known.state == "failed" and pod.annotations.get(keys.BIND_PHASE) != keys.BIND_PHASE_FAILED:

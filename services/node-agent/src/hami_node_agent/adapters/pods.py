@@ -19,7 +19,7 @@ from hami_chassis.metrics import ChassisMetrics
 from hami_chassis.retry import DEFAULT_BACKOFF, Retries
 from hami_model import events, keys, kube
 
-from hami_node_agent.core.entitlement import kubelet_uid
+from hami_node_agent.core.entitlement import by_kubelet_uid, is_mirror, kubelet_uid
 from hami_node_agent.metrics import NodeAgentMetrics
 
 log = get_logger("pods")
@@ -66,7 +66,8 @@ class NodePods:
         self._client = client
         self._selector = f"spec.nodeName={node_name}"
         self._node_name = node_name
-        self._by_kubelet_uid: dict[str, str] = {}
+        self._mirrors: dict[str, set[str]] = {}
+        """UIDs of objects that call themselves mirrors, by the UID that they claim."""
         self._hints: OrderedDict[str, events.PodRef] = OrderedDict()
         subscriber.on_seen.insert(0, self._remember)
         subscriber.on_gone.append(self._forget)
@@ -82,11 +83,15 @@ class NodePods:
         )
 
     def _remember(self, pod: kube.Pod) -> None:
-        self._by_kubelet_uid[kubelet_uid(pod)] = pod.uid
+        if is_mirror(pod):
+            self._mirrors.setdefault(kubelet_uid(pod), set()).add(pod.uid)
         self._hints.pop(pod.uid, None)
 
     def _forget(self, pod: kube.Pod) -> None:
-        self._by_kubelet_uid.pop(kubelet_uid(pod), None)
+        claimants = self._mirrors.get(kubelet_uid(pod), set())
+        claimants.discard(pod.uid)
+        if not claimants:
+            self._mirrors.pop(kubelet_uid(pod), None)
 
     def hint(self, pod: events.PodRef) -> None:
         """An event said that this pod is being bound to the node: should the watch lag, it can be read by name."""
@@ -95,10 +100,11 @@ class NodePods:
             self._hints.popitem(last=False)
 
     def cached(self, uid: str) -> kube.Pod | None:
-        return self.informer.get(self._by_kubelet_uid.get(uid, ""))
+        candidates = [self.informer.get(known) for known in (uid, *self._mirrors.get(uid, ()))]
+        return by_kubelet_uid(pod for pod in candidates if pod is not None).get(uid)
 
     def all_cached(self) -> Iterable[kube.Pod]:
-        return tuple(self.informer.values())
+        return tuple(by_kubelet_uid(self.informer.values()).values())
 
     async def read(self, uid: str) -> tuple[kube.Pod | None, Sequence[kube.Pod] | None]:
         hint = self._hints.get(uid) or self._name_of(uid)
@@ -109,17 +115,17 @@ class NodePods:
             pod = await self._client.get(PODS, hint.name, namespace=hint.namespace, into=kube.Pod)
         except NotFound:
             return None, None
-        return (pod if kubelet_uid(pod) == uid and pod.spec.node_name == self._node_name else None), None
+        return (pod if kubelet_uid(pod) == uid == pod.uid and pod.spec.node_name == self._node_name else None), None
 
     def _name_of(self, uid: str) -> events.PodRef | None:
         pod = self.cached(uid)
-        if pod is None:
-            return None
+        if pod is None or is_mirror(pod):
+            return None  # only a list shows whether the UID that a mirror claims is another pod's
         return events.PodRef(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=uid)
 
     async def read_all(self) -> Sequence[kube.Pod]:
         page = await self._client.list_all(PODS, into=kube.Pod, field_selector=self._selector)
-        return page.items
+        return tuple(by_kubelet_uid(page.items).values())
 
 
 class _Wanted(msgspec.Struct, frozen=True):

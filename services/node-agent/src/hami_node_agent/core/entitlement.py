@@ -37,6 +37,25 @@ def kubelet_uid(pod: kube.Pod) -> str:
     return pod.annotations.get(MIRROR_KEY, pod.uid)
 
 
+def is_mirror(pod: kube.Pod) -> bool:
+    """It says that it stands for a static pod, which whoever makes a pod may say."""
+    return kubelet_uid(pod) != pod.uid
+
+
+def by_kubelet_uid(pods: Iterable[kube.Pod]) -> dict[str, kube.Pod]:
+    """Pods by the UID that kubelet uses, without impostors: a UID belongs to the pod that has it.
+
+    Of several mirrors of one UID the first by namespace and name counts. Kubelet runs no container of an impostor.
+    """
+    ordered = sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name, pod.uid))
+    own = {pod.uid for pod in ordered}
+    found: dict[str, kube.Pod] = {}
+    for pod in ordered:
+        if not is_mirror(pod) or kubelet_uid(pod) not in own:
+            found.setdefault(kubelet_uid(pod), pod)
+    return found
+
+
 def identity(pod: kube.Pod) -> AllocationId:
     """The allocation's id, also of a pod that another scheduler placed."""
     written = pod.annotations.get(keys.ALLOCATION_ID)
