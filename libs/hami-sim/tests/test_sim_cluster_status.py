@@ -184,8 +184,8 @@ class TestTables:
         assert all(line == line.rstrip() for line in render(whole_status()).splitlines())
 
     def test_next_steps_name_another_state_directory(self):
-        assert "--state" not in next_steps(".hami-sim", "k", "kubectl", "nats://x")
-        assert "--state other" in next_steps("other", "k", "kubectl", "nats://x")
+        assert "--state" not in next_steps(".hami-sim", "k", "kubectl", "nats://x", "bin")
+        assert "--state other" in next_steps("other", "k", "kubectl", "nats://x", "bin")
 
 
 class TestSchemas:

@@ -51,6 +51,14 @@ EXPECTED_ERRORS = (
     aiohttp.ClientError,
 )
 
+
+def _programs_folder() -> str:
+    """Where our commands lie, as short as the shell understands it from here."""
+    folder = Path(sys.executable).parent
+    here = Path.cwd()
+    return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)
+
+
 app = typer.Typer(
     help="A GPU-sharing cluster on this machine: real control plane and services, simulated nodes and cards.",
     no_args_is_help=True,
@@ -89,7 +97,7 @@ def up(
         print(render(await observe(cluster)))
         print()
         kubectl = str(cluster.control_plane.binaries.kubectl)
-        print(next_steps(str(state), str(cluster.kubeconfig), kubectl, cluster.nats_url))
+        print(next_steps(str(state), str(cluster.kubeconfig), kubectl, cluster.nats_url, _programs_folder()))
 
     _run(work())
 

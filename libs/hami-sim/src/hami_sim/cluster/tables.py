@@ -110,17 +110,18 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def next_steps(state: str, kubeconfig: str, kubectl: str, nats: str) -> str:
-    """What to try now."""
+def next_steps(state: str, kubeconfig: str, kubectl: str, nats: str, programs: str) -> str:
+    """What to try now, ready to paste. `programs`: the folder of our commands."""
     option = "" if state == ".hami-sim" else f" --state {state}"
     return "\n".join(
         (
             "Try next:",
-            f"  hami-sim run{option} --mem-mib 4000 -- vgpu-workload over-alloc    # refused its 4,001st MiB",
-            f"  hami-sim events{option}                                            # everything as it happens",
-            f"  hami-sim status{option}                                            # this table",
-            f"  hami-scheduler explain --server {nats} default/pending            # why a pod waits, card by card",
+            f"  {programs}/hami-sim run{option} --mem-mib 4000 -- vgpu-workload over-alloc   # refused its 4,001st MiB",
+            f"  {programs}/hami-sim events{option}                    # everything as it happens",
+            f"  {programs}/hami-sim status{option}                    # this table",
+            f"  {programs}/hami-scheduler explain --server {nats} default/pending    # why a pod waits, card by card",
+            f"  nats --server {nats} sub 'hami.v1.>'    # the events as other programs see them",
             f"  {kubectl} --kubeconfig {kubeconfig} get pods -A",
-            f"  hami-sim down{option}",
+            f"  {programs}/hami-sim down{option}",
         )
     )
