@@ -204,6 +204,41 @@ def test_cards_are_hidden_from_containers_that_ask_for_none() -> None:
     assert env_of(side)[-1] == ("NVIDIA_VISIBLE_DEVICES", "none")
 
 
+@pytest.mark.parametrize("zero", [0, "0", "00", "0.0", "-0", "0m", "0k", "0Ki", "0e3"])
+@pytest.mark.parametrize("place", ["limits", "requests"])
+def test_a_count_of_zero_is_no_card(zero: str | int, place: str) -> None:
+    beside: Json = {"limits": {"nvidia.com/gpumem": "100"}} if place == "requests" else {}
+    document = pod(container(**{**beside, place: {"nvidia.com/gpu": zero}}))
+    under = policy(configured(overwrite_env=True, runtime_class="nvidia"))
+    reviewed = review_pod(document, under=under)
+    spec = reviewed.pod["spec"]
+    assert env_of(spec["containers"][0]) == [("NVIDIA_VISIBLE_DEVICES", "none")]
+    assert "runtimeClassName" not in spec
+    assert spec["schedulerName"] == "hami-scheduler", "naming the resource routes the pod"
+    assert review_pod(reviewed.pod, under=under).patch == []
+
+
+def test_a_count_of_zero_beside_a_container_with_a_card() -> None:
+    document = pod(container("none", limits={"nvidia.com/gpu": "0"}), container(limits={"nvidia.com/gpu": "1"}))
+    spec = review_pod(document, under=policy(configured(overwrite_env=True, runtime_class="nvidia"))).pod["spec"]
+    assert [env_of(found) for found in spec["containers"]] == [[("NVIDIA_VISIBLE_DEVICES", "none")], []]
+    assert spec["runtimeClassName"] == "nvidia"
+
+
+def test_a_default_count_is_a_card() -> None:
+    document = gpu_pod(gpumem=100)
+    config = configured(overwrite_env=True, runtime_class="nvidia", default_count=1)
+    spec = review_pod(document, under=policy(config)).pod["spec"]
+    assert env_of(spec["containers"][0]) == []
+    assert spec["runtimeClassName"] == "nvidia"
+
+
+def test_cards_are_left_in_sight_unless_the_configuration_hides_them() -> None:
+    reviewed = review_pod(gpu_pod(gpu=0))
+    assert env_of(reviewed.pod["spec"]["containers"][0]) == []
+    assert limits_of(gpu_pod(gpu=0))["gpucores"] == "100"
+
+
 @pytest.mark.parametrize(
     ("spec", "limits", "expected"),
     [

@@ -286,11 +286,11 @@ def _check_quantities(container: kube.Container) -> None:
 
 
 def _without_nulls(value: object) -> object:
-    """As Go reads JSON: a field that is null is not there."""
+    """As Go reads JSON: a field that is null is not there. An item that is null stays, for the decoder to refuse."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [{} if item is None else _without_nulls(item) for item in value]
+        return [_without_nulls(item) for item in value]
     return value
 
 

@@ -24,7 +24,7 @@ class ContainerChange(msgspec.Struct, frozen=True, kw_only=True):
     """What is added to one container for one family."""
 
     claims: bool
-    """The container asks for this family, so the pod is ours."""
+    """The container names this family, be it with a count of 0, so the pod is ours."""
     limits: dict[str, str] = {}
     env: tuple[tuple[str, str], ...] = ()
     runtime_class: str = ""
@@ -61,14 +61,16 @@ def container_change(container: kube.Container, settings: VendorSettings) -> Con
     if _wants_exclusive_cores(container, settings, counted=claims, percent=percent):
         added[names.cores] = str(WHOLE_CARD_PERCENT)
         claims = True
-    if not claims and settings.overwrite_env:
+    # A count of 0 routes the pod, as in HAMi, and gets no card.
+    gets_card = claims and _is_positive(added.get(names.count) or container.quantity(names.count))
+    if not gets_card and settings.overwrite_env:
         env.append((settings.vendor.visible_devices_env, HIDE_ALL_CARDS))
 
     change = ContainerChange(
         claims=claims,
         limits=added,
         env=tuple((name, value) for name, value in env if _effective_env(container, name) != value),
-        runtime_class=settings.runtime_class if claims else "",
+        runtime_class=settings.runtime_class if gets_card else "",
     )
     return _invalid_request(changed_container(container, change), settings) or change
 
@@ -147,6 +149,10 @@ def _limits(container: kube.Container) -> dict[str, str]:
 def _rounded(container: kube.Container, resource: str) -> int | None:
     text = container.quantity(resource) if resource else None
     return None if text is None else _away_from_zero(quantity.parse(text))
+
+
+def _is_positive(count: str | None) -> bool:
+    return count is not None and quantity.parse(count) > 0
 
 
 def _away_from_zero(value: Fraction) -> int:
