@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -140,3 +142,30 @@ class TestLogs:
     async def test_an_absent_file_is_named(self, tmp_path):
         with pytest.raises(ClusterError, match="nothing"):
             _ = [line async for line in log_lines(tmp_path / "nothing", following=False)]
+
+
+WAITS = """
+import asyncio
+from hami_sim import cli
+
+@cli.app.command()
+def wait() -> None:
+    async def work() -> None:
+        try:
+            print("waits", flush=True)
+            await asyncio.Event().wait()
+        finally:
+            print("took away what it made", flush=True)
+    cli._run(work())
+
+cli.app(["wait"])
+"""
+
+
+def test_a_command_that_is_terminated_takes_away_what_it_made() -> None:
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        process.terminate()
+        assert process.stdout.read() == "took away what it made\n"
+    assert process.returncode == 143

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import uuid
@@ -40,6 +41,7 @@ Result = TypeVar("Result")
 FAILED = 1
 WRONG_USE = 2
 INTERRUPTED = 130
+TERMINATED = 143
 DEFAULT_STATE = Path(".hami-sim")
 EXPECTED_ERRORS = (
     ApiError,
@@ -257,11 +259,21 @@ def _variable(text: str) -> tuple[str, str]:
 def _run(work: Coroutine[Any, Any, Result]) -> Result:
     """Runs a command's work; an error that can happen to users becomes one message and status 1."""
     try:
-        return asyncio.run(work)
+        return asyncio.run(_ended_in_order(work))
     except EXPECTED_ERRORS as error:
         _fail(error)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+    except asyncio.CancelledError:
+        raise typer.Exit(TERMINATED) from None
+
+
+async def _ended_in_order(work: Coroutine[Any, Any, Result]) -> Result:
+    """SIGTERM cancels the work as SIGINT does, so that what it made is taken away."""
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await work
 
 
 def _say(line: str) -> None:
