@@ -5,31 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hami_chassis.bus import Message, Stream
+from hami_chassis.bus.event_streams import event_streams
 from hami_chassis.log import get_logger
 from hami_model import events
-from hami_model.events import streams, subjects
+from hami_model.events import subjects
+from hami_model.events.streams import StreamSettings
 from hami_model.lifecycle import Phase
 
 log = get_logger("bus-events")
 
 
-def node_streams(settings: streams.StreamSettings, *, prefix: str) -> tuple[Stream, ...]:
+def node_streams(settings: StreamSettings, *, prefix: str) -> tuple[Stream, ...]:
     """The streams that take what a node-agent publishes. Raises StreamSettingsError and InvalidPrefixError."""
-    wanted = {subjects.family(name, prefix=prefix) for name in ("allocation", "inventory", "health")}
-    return tuple(
-        Stream(
-            name=spec.name,
-            subjects=spec.subjects,
-            storage=spec.storage,
-            replicas=spec.replicas,
-            max_age_seconds=spec.max_age_seconds,
-            max_bytes=spec.max_bytes,
-            max_messages_per_subject=spec.max_messages_per_subject or 0,
-            duplicate_window_seconds=spec.duplicate_window_seconds,
-        )
-        for spec in streams.streams(settings, prefix=prefix)
-        if wanted & set(spec.subjects)
-    )
+    return event_streams("allocation", "inventory", "health", settings=settings, prefix=prefix)
 
 
 def allocating_subject(node_name: str, *, prefix: str) -> str:
