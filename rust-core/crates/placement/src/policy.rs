@@ -107,6 +107,8 @@ pub struct CardPolicy {
     keys: Vec<SortKey>,
     pub(crate) mutex: bool,
     pub(crate) topology: bool,
+    /// Named `fgd`: of equally good choices the one that leaves the least fragmented cards.
+    pub fgd: bool,
 }
 
 impl CardPolicy {
@@ -123,7 +125,12 @@ impl CardPolicy {
             let single = SINGLE.iter().find(|policy| policy.word == text).unwrap_or(&SINGLE[0]);
             if numa_bind { single.numa_bound_keys } else { single.keys }.to_vec()
         };
-        Self { keys, mutex: Self::names(text, "mutex"), topology: Self::names(text, "topology-aware") }
+        Self {
+            keys,
+            mutex: Self::names(text, "mutex"),
+            topology: Self::names(text, "topology-aware"),
+            fgd: Self::names(text, "fgd"),
+        }
     }
 
     fn chain(text: &str, numa_bind: bool) -> Vec<SortKey> {
@@ -188,6 +195,8 @@ mod tests {
         assert!(!CardPolicy::parse("mutexes", false).mutex);
         assert!(CardPolicy::parse("binpack,topology-aware", false).topology);
         assert!(!CardPolicy::parse("spread", false).topology);
+        assert!(CardPolicy::parse("binpack,fgd", false).fgd);
+        assert!(!CardPolicy::parse("fgdx", false).fgd);
     }
 
     #[test]
