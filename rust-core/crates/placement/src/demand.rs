@@ -5,6 +5,7 @@ use crate::card::{Amount, CardKind, CardKinds, Faults, ScannedCard};
 use crate::check::{failed_checks, Check, KindNeed};
 use crate::family::{family, Family, MemoryNeed, Rules};
 use crate::quota::Quotas;
+use crate::selection::{First, Selection};
 
 /// One ask of one container.
 #[derive(Clone, Copy)]
@@ -15,6 +16,8 @@ pub(crate) struct Demand {
     pub(crate) kind: ContainerKind,
     pub(crate) opens_container: bool,
     pub(crate) count: u32,
+    /// Which of the cards that pass it gets.
+    pub(crate) selection: &'static dyn Selection,
     memory: MemoryNeed,
     cores_percent: i64,
     mutex: bool,
@@ -149,6 +152,7 @@ impl Demands {
             kind: container.kind,
             opens_container: last.is_none_or(|last| usize::from(last.container) != container_number),
             count: ask.count,
+            selection: &First,
             memory: family.memory_need(ask.memory_mib, ask.memory_percent),
             cores_percent: ask.cores_percent.min(rules.most_cores_percent),
             mutex: pod.card_policy.mutex,

@@ -30,6 +30,7 @@ mod quota;
 mod reason;
 mod score;
 mod search;
+mod selection;
 mod tally;
 mod usage;
 mod views;

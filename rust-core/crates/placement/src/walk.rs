@@ -8,6 +8,7 @@ use crate::node::Node;
 use crate::policy::CardRank;
 use crate::reason::Reason;
 use crate::score::card_score;
+use crate::selection::{Choice, Collected};
 use crate::tally::Tally;
 use crate::usage::PodUse;
 
@@ -27,15 +28,6 @@ impl Base {
             Self::Empty => (Amount::default(), Faults::default()),
         }
     }
-}
-
-/// A card that passed, with what it takes of the pod's quota.
-#[derive(Clone, Copy, Debug)]
-struct Collected {
-    position: u16,
-    memory_mib: i64,
-    cores_percent: i64,
-    held_more: Amount,
 }
 
 /// One card given to one ask.
@@ -89,6 +81,8 @@ pub(crate) struct Walk {
     /// Cards from the least to the most preferred.
     order: Vec<u16>,
     collected: Vec<Collected>,
+    /// With NUMA binding: the cards of the NUMA node seen last that has enough of them.
+    numa_group: Vec<Collected>,
     /// The result: cards in the order they were taken.
     pub(crate) taken: Vec<Taken>,
 }
@@ -201,7 +195,10 @@ impl Walk {
             return Err(Tally::bare(Reason::NodeInsufficientDevice, demand.container));
         }
 
+        let collects_all = demand.selection.collects_all();
+        let enough = demand.count as usize;
         self.collected.clear();
+        self.numa_group.clear();
         let mut collected_use = Amount::default();
         let mut numa_before = None;
         for &position in self.order.iter().rev() {
@@ -217,7 +214,11 @@ impl Walk {
             let seen = ScannedCard::new(card.kind, card.total, used, faults);
             let mut failed = failed_checks(seen, need, admits_id);
             if pod.numa_bind && failed & BEFORE_NUMA == 0 && numa_before != Some(card.numa) {
-                tally.numa_not_fit += self.collected.len() as u16;
+                if self.collected.len() >= enough {
+                    std::mem::swap(&mut self.numa_group, &mut self.collected);
+                } else if !collects_all {
+                    tally.numa_not_fit += self.collected.len() as u16;
+                }
                 self.collected.clear();
                 collected_use = Amount::default();
                 numa_before = Some(card.numa);
@@ -248,14 +249,23 @@ impl Walk {
                 position,
                 memory_mib: need.memory_mib,
                 cores_percent: need.cores_percent,
-                held_more,
             });
-            if self.collected.len() == demand.count as usize {
+            if !collects_all && self.collected.len() == enough {
                 return Ok(());
             }
         }
-        tally.collected = self.collected.len() as u16;
-        Err(tally)
+        if self.collected.len() < enough && !self.numa_group.is_empty() {
+            std::mem::swap(&mut self.collected, &mut self.numa_group);
+        }
+        if self.collected.len() < enough {
+            tally.collected = self.collected.len() as u16;
+            return Err(tally);
+        }
+        if self.collected.len() > enough {
+            let collected = &mut self.collected;
+            demand.selection.choose(&mut Choice { node, count: enough, collected });
+        }
+        Ok(())
     }
 
     /// Gives the collected cards to the ask.
@@ -264,9 +274,12 @@ impl Walk {
         let quota = &mut demands.quotas[usize::from(demand.quota)];
         for card in &self.collected {
             let pod_use = &mut self.pod_use[usize::from(card.position)];
-            *pod_use = pod_use.with(demand.kind, Amount::new(card.memory_mib, card.cores_percent, 1));
-            quota.pod_memory_mib += card.held_more.memory_mib;
-            quota.pod_cores_percent += card.held_more.cores_percent;
+            let share = Amount::new(card.memory_mib, card.cores_percent, 1);
+            let held_before = pod_use.effective(false);
+            *pod_use = pod_use.with(demand.kind, share);
+            let held_more = pod_use.effective(false).minus(held_before);
+            quota.pod_memory_mib += held_more.memory_mib;
+            quota.pod_cores_percent += held_more.cores_percent;
             self.taken.push(Taken {
                 demand: number as u16,
                 position: card.position,
