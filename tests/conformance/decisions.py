@@ -24,6 +24,7 @@ SUSPICIONS = (
     "contradictory-register",
     "malformed-pair-score",
     "live-cordon",
+    "one-init-container",
     "several-quotas",
     "quota-with-init",
     *MONITOR_SUSPICIONS,
@@ -148,6 +149,7 @@ def _filter_suspicion(row: Row) -> str | None:
         "contradictory-register": any(contradicts_itself(register_elements(node)) for node in _nodes(row)),
         "malformed-pair-score": any(_has_malformed_pair_score(node) for node in _nodes(row)),
         "live-cordon": _changes_cordon(row),
+        "one-init-container": any(_names_a_card_twice_in_init(pod) for pod in running_pods(row)),
         "several-quotas": _limits_twice(row),
         "quota-with-init": bool(row["pod"]["spec"].get("initContainers")) and bool(_quotas_of_pod(row)),
     }
@@ -242,6 +244,17 @@ def _is_foreign(pod: dict[str, Any]) -> bool:
         if len(fields) >= 4 and (fields[1] not in ("", "NVIDIA") or "-" in fields[2] + fields[3]):
             return True
     return False
+
+
+def _names_a_card_twice_in_init(pod: dict[str, Any]) -> bool:
+    """Two shares of one card that a one-shot init container holds at the same time."""
+    slots = _annotations(pod).get("hami.io/vgpu-devices-allocated", "").split(";")
+    return any(
+        len(cards) > len(set(cards))
+        for slot, container in zip(slots, containers(pod, ("initContainers",)), strict=False)
+        if container.get("restartPolicy") != "Always"
+        for cards in [[item.split(",")[0] for item in slot.split(":") if "," in item]]
+    )
 
 
 def contradicts_itself(elements: list[Any]) -> bool:

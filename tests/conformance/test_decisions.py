@@ -184,6 +184,15 @@ def test_panic_and_contradictory_register_what_can_be_read_is_used_and_the_rest_
     assert "CardNotHealth" in reason(book, pod(container(100, gpus="2"), name="two"))
 
 
+def test_one_init_container_its_shares_of_one_card_add_up() -> None:
+    book = ledger()
+    text = "A,NVIDIA,4000,10:A,NVIDIA,3000,10:;;"
+    book.upsert_pod(running(text, container(None), init=(container(4000, gpus="2"),)), NOW)
+    assert book.cluster.booked("old") == {"A": (7000, 20, 2)}
+    assert reason(book, pod(container(3001))) == "1/1 CardInsufficientMemory"
+    assert place(book, pod(container(3000))).reservation is not None
+
+
 @pytest.mark.case("QUO-01")
 def test_several_quotas_the_smallest_limit_holds() -> None:
     for names in (("q1", "q2"), ("q2", "q1")):

@@ -40,6 +40,13 @@ def test_effective_usage(containers: list[tuple[str, int]], while_init: int, aft
     assert memory_of(*containers, init_done=True) == afterwards
 
 
+def test_slices_of_one_card_that_an_init_container_holds_at_once_add_up() -> None:
+    twice = (*slot(3000), *slot(2000))
+    shapes = [ContainerShape(name="a", kind="init"), ContainerShape(name="b", kind="init")]
+    found = effective((twice, slot(4000)), shapes)
+    assert found == {"A": CardUsage(memory_mib=5000, cores_percent=0, slots=2)}
+
+
 CONTAINERS = st.lists(st.tuples(st.sampled_from(["init", "sidecar"]), st.integers(0, 9000)), max_size=4)
 APPS = st.lists(st.integers(0, 9000), min_size=1, max_size=3)
 

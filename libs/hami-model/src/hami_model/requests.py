@@ -16,6 +16,7 @@ from hami_model.device_config import DeviceConfig, VendorSettings
 from hami_model.errors import InvalidRequestError, MalformedAnnotation
 
 INT32_MAX: Final = 2**31 - 1
+WHOLE_CARD_PERCENT: Final = 100
 
 
 class CardRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +128,7 @@ def card_request(container: kube.Container, settings: VendorSettings) -> CardReq
         if settings.default_memory_mib:
             memory_mib = settings.default_memory_mib
         else:
-            percent = 100
+            percent = WHOLE_CARD_PERCENT
     return CardRequest(
         vendor=settings.vendor.word,
         count=count,
@@ -164,7 +165,7 @@ def _percent(container: kube.Container, settings: VendorSettings) -> int | None:
     name = settings.resources.memory_percentage
     text = container.quantity(name) if name else None
     percent = _whole_or_none(text) if text is not None else None
-    return min(percent, 100) if percent is not None and percent > 0 else None
+    return min(percent, WHOLE_CARD_PERCENT) if percent is not None and percent > 0 else None
 
 
 def _cores_percent(container: kube.Container, settings: VendorSettings) -> int:
@@ -175,7 +176,7 @@ def _cores_percent(container: kube.Container, settings: VendorSettings) -> int:
         return settings.default_cores_percent
     if cores < 0:
         raise InvalidRequestError(container.name, name, f"{text}: must not be negative")
-    return min(cores, 100)
+    return min(cores, WHOLE_CARD_PERCENT)
 
 
 def _whole_or_none(text: str) -> int | None:

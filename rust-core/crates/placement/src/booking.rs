@@ -27,6 +27,8 @@ pub enum BookingState {
 /// One card's share given to one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
+    /// Number of the container.
+    pub(crate) container: u16,
     pub(crate) kind: ContainerKind,
     /// Number of the card among the cards its node knows.
     pub(crate) card: u32,
@@ -83,12 +85,13 @@ impl Booking {
             if self.shares[..index].iter().any(same) {
                 continue;
             }
-            let used = self.shares[index..]
-                .iter()
-                .filter(|other| same(other))
-                .fold(PodUse::default(), |sum, other| {
-                    sum.with(other.kind, Amount::new(other.memory_mib, other.cores_percent, 1))
-                });
+            let used = self.shares[index..].iter().filter(|other| same(other)).fold(
+                PodUse::default(),
+                |sum, other| {
+                    let share = Amount::new(other.memory_mib, other.cores_percent, 1);
+                    sum.with(other.container, other.kind, share)
+                },
+            );
             let amount = used.effective(self.init_done);
             if amount.slots > 0 {
                 self.held.push(Held { card: share.card, vendor: share.vendor.clone(), amount });

@@ -173,8 +173,9 @@ impl Cluster {
         booking.reset(pod.uid, pod.namespace, place, BookingState::Bound);
         booking.init_done = pod.init_done;
         let node = &mut self.nodes[place];
-        for (kind, shares) in pod.containers {
+        for (container, (kind, shares)) in (0..).zip(pod.containers) {
             booking.shares.extend(shares.iter().map(|share| Share {
+                container,
                 kind: *kind,
                 card: node.know(&share.card_id),
                 vendor: share.vendor.clone(),
@@ -204,6 +205,7 @@ impl Cluster {
             let node = &self.nodes[place];
             booking.shares.extend(self.search.taken().map(|(demand, taken)| {
                 Share {
+                    container: demand.container,
                     kind: demand.kind,
                     card: node.cards[usize::from(taken.position)].known,
                     vendor: pod.containers[usize::from(demand.container)].asks[usize::from(demand.ask)]

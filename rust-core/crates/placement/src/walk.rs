@@ -139,7 +139,7 @@ impl Walk {
         let kind = demands.list[opening].kind;
         self.ranks.clear();
         for (position, card) in node.cards.iter().enumerate() {
-            let used = base.of(card).0.plus(self.pod_use[position].seen_by(kind));
+            let used = base.of(card).0.plus(self.pod_use[position].seen_by(container, kind));
             let mut scored = used;
             for demand in demands.list[opening..].iter().take_while(|demand| demand.container == container) {
                 if demands.needs(demand)[usize::from(card.kind)].model_is_vendor {
@@ -210,7 +210,7 @@ impl Walk {
             let admits_id = id_rules.is_none_or(|rules| rules.admits_id(node.id_at(usize::from(position))));
             let pod_use = self.pod_use[usize::from(position)];
             let (booked, faults) = base.of(card);
-            let used = booked.plus(pod_use.seen_by(demand.kind));
+            let used = booked.plus(pod_use.seen_by(demand.container, demand.kind));
             let seen = ScannedCard::new(card.kind, card.total, used, faults);
             let mut failed = failed_checks(seen, need, admits_id);
             if pod.numa_bind && failed & BEFORE_NUMA == 0 && numa_before != Some(card.numa) {
@@ -224,7 +224,8 @@ impl Walk {
                 numa_before = Some(card.numa);
             }
             let share = Amount::new(need.memory_mib, need.cores_percent, 1);
-            let held_more = pod_use.with(demand.kind, share).effective(false).minus(pod_use.effective(false));
+            let with_share = pod_use.with(demand.container, demand.kind, share);
+            let held_more = with_share.effective(false).minus(pod_use.effective(false));
             if failed & BEFORE_QUOTA == 0
                 && base == Base::Present
                 && !within_quota(&quota, collected_use.plus(held_more))
@@ -276,7 +277,7 @@ impl Walk {
             let pod_use = &mut self.pod_use[usize::from(card.position)];
             let share = Amount::new(card.memory_mib, card.cores_percent, 1);
             let held_before = pod_use.effective(false);
-            *pod_use = pod_use.with(demand.kind, share);
+            *pod_use = pod_use.with(demand.container, demand.kind, share);
             let held_more = pod_use.effective(false).minus(held_before);
             quota.pod_memory_mib += held_more.memory_mib;
             quota.pod_cores_percent += held_more.cores_percent;

@@ -16,6 +16,7 @@ import msgspec
 from hami_model import kube, quantity
 from hami_model.device_config import DeviceConfig
 
+from hami_webhook.core import readings
 from hami_webhook.core.mutate import Mutation, claim, mutate, strip_allocation
 from hami_webhook.core.patch import JsonObject, Patch, Remove
 from hami_webhook.core.quota import NamespaceQuota, QuotaView, overruns
@@ -163,7 +164,10 @@ def decide(review: Review, policy: Policy, quota_view: QuotaView) -> Verdict:
     mutation = _claimed(mutate(review.raw, pod, policy.config), policy)
     if isinstance(mutation, Refusal):
         return Verdict(refusal=mutation)
-    admitted = msgspec.structs.replace(admitted, patch=(*mutation.patch, *stripped))
+    told = readings.warnings(mutation.pod, policy.config) if mutation.claimed else ()
+    admitted = msgspec.structs.replace(
+        admitted, patch=(*mutation.patch, *stripped), warnings=(*admitted.warnings, *told)
+    )
     return _within_quota(admitted, mutation.pod, quota_view(review.namespace), policy) if mutation.claimed else admitted
 
 

@@ -12,11 +12,10 @@ import msgspec
 from hami_model import kube, quantity
 from hami_model.device_config import VendorSettings
 from hami_model.errors import InvalidRequestError
-from hami_model.requests import INT32_MAX, card_request
+from hami_model.requests import INT32_MAX, WHOLE_CARD_PERCENT, card_request
 
 from hami_webhook.core.refusal import Refusal, RefusalKind, denied
 
-WHOLE_CARD_PERCENT = 100
 HIDE_ALL_CARDS = "none"
 
 
