@@ -3,9 +3,12 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from hami_engine import Ask, Card, CardConstraint, Cluster, ContainerAsk, ContainerKind, PodAsk
+from hami_engine import Ask, Card, CardConstraint, Cluster, ContainerAsk, ContainerKind, Family, PodAsk
 
 VENDOR = "NVIDIA"
+
+
+FAMILIES = [Family(word=VENDOR, model_contains="nvidia", partitioned_mode="mig")]
 
 
 def make_cards(
@@ -86,6 +89,12 @@ def pod() -> Callable[..., PodAsk]:
 @pytest.fixture
 def cluster() -> Cluster:
     """One node `a` with two cards."""
-    cluster = Cluster()
+    cluster = Cluster(families=FAMILIES)
     cluster.set_node("a", make_cards("a", 2))
     return cluster
+
+
+@pytest.fixture
+def empty_cluster() -> Callable[[], Cluster]:
+    """Makes clusters without nodes."""
+    return lambda: Cluster(families=FAMILIES)

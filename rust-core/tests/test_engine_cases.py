@@ -4,7 +4,7 @@ import itertools
 import threading
 
 import pytest
-from hami_engine import CardConstraint, Cluster, ContainerSlices, Placement, Rejection, Slice
+from hami_engine import CardConstraint, ContainerSlices, Placement, Rejection, Slice
 
 
 def share(card_id, memory_mib, cores_percent=0):
@@ -23,16 +23,16 @@ def text(answer):
 
 
 @pytest.mark.case("EXC-01")
-def test_an_exclusive_card_takes_no_share_without_cores(cards, pod):
-    cluster = Cluster()
+def test_an_exclusive_card_takes_no_share_without_cores(cards, pod, empty_cluster):
+    cluster = empty_cluster()
     cluster.set_node("a", cards("a", 1))
     assert isinstance(cluster.reserve(pod("A", (1, 1000, 100))), Placement)
     assert text(cluster.reserve(pod("B", (1, 1000, 0)))) == {"a": "1/1 CardComputeUnitsExhausted"}
 
 
 @pytest.mark.case("EXC-04")
-def test_a_card_split_in_three_takes_three_pods(cards, pod):
-    cluster = Cluster()
+def test_a_card_split_in_three_takes_three_pods(cards, pod, empty_cluster):
+    cluster = empty_cluster()
     cluster.set_node("a", cards("a", 1, slots=3))
     for uid in ("1", "2", "3"):
         assert isinstance(cluster.reserve(pod(uid, (1, 0, 0), percent=10)), Placement)
@@ -40,8 +40,8 @@ def test_a_card_split_in_three_takes_three_pods(cards, pod):
 
 
 @pytest.mark.case("EXC-05")
-def test_whole_memory_is_the_default_and_is_held(cards, pod):
-    cluster = Cluster()
+def test_whole_memory_is_the_default_and_is_held(cards, pod, empty_cluster):
+    cluster = empty_cluster()
     cluster.set_node("a", cards("a", 8))
     first = cluster.reserve(pod("1", (6, 0, 0), percent=100))
     assert isinstance(first, Placement)
@@ -51,8 +51,8 @@ def test_whole_memory_is_the_default_and_is_held(cards, pod):
 
 
 @pytest.mark.case("MUL-02")
-def test_sidecars_add_to_what_runs_beside_them(cards, pod):
-    cluster = Cluster()
+def test_sidecars_add_to_what_runs_beside_them(cards, pod, empty_cluster):
+    cluster = empty_cluster()
     cluster.set_node("a", cards("a", 1))
     kinds = ["sidecar", "app"]
     assert text(cluster.reserve(pod("p", (1, 6000, 0), (1, 6000, 0), kinds=kinds))) == {
@@ -68,8 +68,8 @@ def test_sidecars_add_to_what_runs_beside_them(cards, pod):
 
 
 @pytest.mark.case("MUL-01")
-def test_an_init_container_and_an_app_container_share_the_larger_of_both(cards, pod):
-    cluster = Cluster()
+def test_an_init_container_and_an_app_container_share_the_larger_of_both(cards, pod, empty_cluster):
+    cluster = empty_cluster()
     cluster.set_node("a", cards("a", 1))
     answer = cluster.reserve(pod("p", (1, 5000, 0), (1, 3000, 0), kinds=["init", "app"]))
     assert isinstance(answer, Placement)
@@ -79,8 +79,8 @@ def test_an_init_container_and_an_app_container_share_the_larger_of_both(cards, 
 
 @pytest.mark.case("MUL-04")
 @pytest.mark.case("MUL-06")
-def test_a_container_in_the_middle_asks_nothing(cards, pod):
-    cluster = Cluster()
+def test_a_container_in_the_middle_asks_nothing(cards, pod, empty_cluster):
+    cluster = empty_cluster()
     cluster.set_node("a", cards("a", 1, memory_mib=12_288))
     answer = cluster.reserve(pod("p", (1, 2000, 0), None, (1, 3000, 0)))
     assert isinstance(answer, Placement)
@@ -90,8 +90,8 @@ def test_a_container_in_the_middle_asks_nothing(cards, pod):
 
 
 @pytest.mark.case("PLC-01")
-def test_spread_looks_at_load_before_numa(cards, pod):
-    cluster = Cluster()
+def test_spread_looks_at_load_before_numa(cards, pod, empty_cluster):
+    cluster = empty_cluster()
     cluster.set_node("a", cards("a", 4, numas=[0, 0, 1, 1]))
     run(cluster, "run", "a", share("a-0", 5000, 50))
     taken = [cluster.reserve(pod("p", (1, 100, 0), card_policy=policy)) for policy in ("spread", "binpack")]
@@ -100,8 +100,8 @@ def test_spread_looks_at_load_before_numa(cards, pod):
 
 @pytest.mark.case("PLC-03")
 @pytest.mark.parametrize(("policy", "node"), [("binpack", "b"), ("spread", "a")])
-def test_binpack_takes_the_node_in_use(cards, pod, policy, node):
-    cluster = Cluster()
+def test_binpack_takes_the_node_in_use(cards, pod, policy, node, empty_cluster):
+    cluster = empty_cluster()
     cluster.set_node("a", cards("a", 8))
     cluster.set_node("b", cards("b", 8))
     for number in range(5):
@@ -111,8 +111,8 @@ def test_binpack_takes_the_node_in_use(cards, pod, policy, node):
 
 
 @pytest.mark.case("PLC-10")
-def test_a_model_rule_never_falls_back(cards, pod):
-    cluster = Cluster()
+def test_a_model_rule_never_falls_back(cards, pod, empty_cluster):
+    cluster = empty_cluster()
     listed = [
         *cards("small", 1, model="NVIDIA-NVIDIA T400 4GB"),
         *cards("large", 1, model="NVIDIA-NVIDIA T1000 8GB"),
@@ -177,8 +177,8 @@ def test_a_quota_of_nothing_blocks(cluster, pod):
 
 
 @pytest.mark.case("ANN-08")
-def test_a_card_that_turns_up_later_is_already_charged(cards):
-    cluster = Cluster()
+def test_a_card_that_turns_up_later_is_already_charged(cards, empty_cluster):
+    cluster = empty_cluster()
     run(cluster, "p", "a", share("a-1", 3000, 20))
     cluster.set_node("a", cards("a", 1))
     cluster.set_node("a", cards("a", 2))

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hami_engine import Cluster, Placement
+from hami_engine import Placement
 
 THREADS = 8
 ROUNDS = 150
@@ -42,8 +42,8 @@ def overcommitted(cluster):
 
 
 @pytest.mark.usefixtures("quick_switches")
-def test_threads_never_share_out_a_card_twice(cards, pod):
-    cluster = Cluster()
+def test_threads_never_share_out_a_card_twice(cards, pod, empty_cluster):
+    cluster = empty_cluster()
     for node in "abcd":
         cluster.set_node(node, cards(node, 3, slots=4))
     faults: list[object] = []
@@ -83,8 +83,8 @@ def test_threads_never_share_out_a_card_twice(cards, pod):
 
 
 @pytest.mark.usefixtures("quick_switches")
-def test_one_slice_goes_to_one_of_many_threads(cards, pod):
-    cluster = Cluster()
+def test_one_slice_goes_to_one_of_many_threads(cards, pod, empty_cluster):
+    cluster = empty_cluster()
     cluster.set_node("a", cards("a", 1))
     start = threading.Barrier(THREADS)
 
@@ -97,8 +97,8 @@ def test_one_slice_goes_to_one_of_many_threads(cards, pod):
 
 
 @pytest.mark.usefixtures("no_switches")
-def test_long_calls_let_other_threads_run(cards, pod):
-    cluster = Cluster()
+def test_long_calls_let_other_threads_run(cards, pod, empty_cluster):
+    cluster = empty_cluster()
     for number in range(2000):
         cluster.set_node(f"node-{number}", cards(f"node-{number}", 8))
     # Outside this call the worker never lets go of the interpreter, so what runs meanwhile runs within it.

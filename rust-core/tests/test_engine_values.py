@@ -10,7 +10,6 @@ from hami_engine import (
     Ask,
     Card,
     CardConstraint,
-    Cluster,
     ContainerAsk,
     ContainerSlices,
     Placement,
@@ -223,8 +222,8 @@ def test_models_modes_and_ids_choose_cards(cluster, pod):
         assert isinstance(cluster.reserve(pod("p", (1, 1, 0), constraint=constraint)), Rejection), name
 
 
-def test_a_new_cluster_is_empty():
-    cluster = Cluster()
+def test_a_new_cluster_is_empty(empty_cluster):
+    cluster = empty_cluster()
     assert cluster.nodes() == []
     assert not cluster.remove_node("a")
     assert not cluster.release("p")

@@ -13,6 +13,7 @@ __all__ = [
     "Cluster",
     "ContainerAsk",
     "ContainerSlices",
+    "Family",
     "NodeVerdict",
     "Placement",
     "PodAsk",
@@ -26,6 +27,21 @@ __all__ = [
 ]
 
 ContainerKind: TypeAlias = Literal["init", "sidecar", "app"]
+
+@final
+class Family:
+    # One family of accelerators: what distinguishes it by data. Asks and cards name it by its word.
+
+    def __new__(
+        cls,
+        *,
+        word: str,
+        model_contains: str = "",  # only cards whose model contains it serve, whatever the case; empty: all
+        whole_card_is_exclusive: bool = True,  # all cores of a whole card: only an unused one
+        zero_cores_need_free_cores: bool = True,  # no cores: not where all of them are given away
+        most_cores_percent: int = 100,  # more is read as this
+        partitioned_mode: str = "",  # mode of cards that are partitioned in hardware; empty: none is
+    ) -> Family: ...
 
 @final
 class Card:
@@ -190,7 +206,7 @@ def policy_names(policy: str, word: str) -> bool: ...  # a word or a comma chain
 class Cluster:
     # The kept state. Every method is one atomic step; all are safe from any thread.
 
-    def __new__(cls) -> Cluster: ...
+    def __new__(cls, *, families: Sequence[Family]) -> Cluster: ...
     def set_node(self, node: str, cards: Sequence[Card]) -> None: ...
     def remove_node(self, node: str) -> bool: ...
     def set_card_health(self, node: str, card_id: str, healthy: bool) -> bool: ...

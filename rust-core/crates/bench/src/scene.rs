@@ -1,9 +1,11 @@
 //! Full clusters to decide on, the same on every run.
 
 use placement::{
-    Ask, BoundPod, BoundShare, CardConstraint, CardSpec, Cluster, ContainerAsk, ContainerKind, PodAsk,
+    Ask, BoundPod, BoundShare, CardConstraint, CardSpec, Cluster, ContainerAsk, ContainerKind, Families,
+    Family, PodAsk,
 };
 
+const VENDOR: &str = "NVIDIA";
 const CARD_MEMORY_MIB: i64 = 81_559;
 const CARD_SLOTS: i32 = 10;
 /// Different pods to place in turn.
@@ -64,11 +66,17 @@ pub fn shuffle<T>(list: &mut [T], seed: u64) {
     }
 }
 
+fn families() -> Families {
+    let nvidia =
+        Family { model_contains: "nvidia".into(), partitioned_mode: "mig".into(), ..Family::new(VENDOR) };
+    Families::new(vec![nvidia]).expect("one family")
+}
+
 impl Scene {
     pub fn build(size: Size, case: Case, node_policy: &str) -> Self {
         let mut numbers = Numbers(20_261_129);
         let names: Vec<String> = (0..size.nodes).map(|node| format!("gpu-node-{node:05}")).collect();
-        let mut cluster = Cluster::new();
+        let mut cluster = Cluster::new(families());
         for (node, name) in names.iter().enumerate() {
             let cards: Vec<CardSpec> = (0..size.cards_per_node).map(|card| spec(node, card, case)).collect();
             cluster.set_node(name, &cards).expect("inventories are valid");
@@ -98,7 +106,7 @@ fn spec(node: usize, card: usize, case: Case) -> CardSpec {
     let spoiled = if case == Case::Nowhere { (node * 8 + card) % 6 } else { usize::MAX };
     CardSpec {
         id: card_id(node, card),
-        vendor: "NVIDIA".into(),
+        vendor: VENDOR.into(),
         model: if spoiled == 2 { "NVIDIA A30" } else { "NVIDIA H100 80GB HBM3" }.into(),
         index: card as u32,
         slots: if spoiled == 3 { 2 } else { CARD_SLOTS },
@@ -112,7 +120,7 @@ fn spec(node: usize, card: usize, case: Case) -> CardSpec {
 }
 
 fn charge(cluster: &mut Cluster, pod: usize, node: &str, card_id: &str, (memory, cores): (i64, i64)) {
-    let share = BoundShare::new(card_id, "NVIDIA", memory, cores).expect("shares are valid");
+    let share = BoundShare::new(card_id, VENDOR, memory, cores).expect("shares are valid");
     cluster.charge(&BoundPod {
         uid: &format!("{pod:08x}-1111-2222-3333-444444444444"),
         namespace: "default",
@@ -131,14 +139,14 @@ fn ask(number: usize, case: Case, node_policy: &str, numbers: &mut Numbers) -> P
         Case::Last => (58_000 + vary / 1_000 - 3, 5),
         Case::Nowhere => (60_000 + vary, 20),
     };
-    let ask = Ask::new("NVIDIA", 1, memory, None, cores).expect("asks are valid");
+    let ask = Ask::new(VENDOR, 1, memory, None, cores).expect("asks are valid");
     let container = ContainerAsk::new("main", ContainerKind::App, vec![ask]).expect("one vendor");
     let pod = PodAsk::new(&format!("ask-{number:08}-5555-6666"), "default", "ask", vec![container])
         .expect("one container")
         .with_policies(node_policy, "spread", false);
     if case == Case::Nowhere {
         let models = CardConstraint::new(None, Some(vec!["A30".into()]), None, None, None);
-        return pod.with_constraint("NVIDIA", models);
+        return pod.with_constraint(VENDOR, models);
     }
     pod
 }

@@ -43,6 +43,12 @@ pub enum InvalidInput {
     /// The scoring weights are negative or all zero.
     #[error("weights are {0}, {1}, {2}; none may be negative and one must be above 0")]
     Weights(i64, i64, i64),
+    /// Two families have the same word.
+    #[error("family {word} is given twice; every family needs its own word")]
+    FamilyTwice {
+        /// The word.
+        word: String,
+    },
     /// A node's inventory names a card twice.
     #[error("node {node} lists card {card} twice; every card of a node needs its own id")]
     CardTwice {

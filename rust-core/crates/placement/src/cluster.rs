@@ -6,14 +6,16 @@ use crate::ask::{InvalidInput, PodAsk};
 use crate::booking::{Booking, BookingState, Bookings, Share};
 use crate::card::{Amount, Card, CardKinds, CardSpec};
 use crate::decision::Decision;
+use crate::family::Families;
 use crate::node::{validate_inventory, Node, Nodes};
 use crate::quota::Quotas;
 use crate::search::{Candidates, Search};
 use crate::views::{BookingView, BoundPod, CardView};
 
 /// The kept state.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Cluster {
+    pub(crate) families: Families,
     pub(crate) nodes: Nodes,
     pub(crate) kinds: CardKinds,
     pub(crate) bookings: Bookings,
@@ -22,9 +24,16 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster without nodes.
-    pub fn new() -> Self {
-        Self::default()
+    /// A cluster without nodes that knows these families.
+    pub fn new(families: Families) -> Self {
+        Self {
+            families,
+            nodes: Nodes::default(),
+            kinds: CardKinds::default(),
+            bookings: Bookings::default(),
+            quotas: Quotas::default(),
+            search: Search::default(),
+        }
     }
 
     /// Registers a node's cards in place of those it had. Bookings stay.
@@ -226,7 +235,7 @@ impl Cluster {
     }
 
     fn decide(&mut self, pod: &PodAsk, candidates: Candidates<'_>) -> Arc<Decision> {
-        self.search.prepare(pod, &self.kinds, &self.quotas);
+        self.search.prepare(pod, &self.families, &self.kinds, &self.quotas);
         self.search.decide(&self.nodes, pod, candidates)
     }
 

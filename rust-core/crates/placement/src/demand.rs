@@ -3,7 +3,7 @@
 use crate::ask::{Ask, CardConstraint, ContainerKind, PodAsk};
 use crate::card::{Amount, CardKind, CardKinds, Faults, ScannedCard};
 use crate::check::{failed_checks, Check, KindNeed};
-use crate::family::{family, Family, MemoryNeed, Rules};
+use crate::family::{Families, Family, MemoryNeed};
 use crate::quota::Quotas;
 use crate::selection::{First, Selection};
 
@@ -21,7 +21,6 @@ pub(crate) struct Demand {
     memory: MemoryNeed,
     cores_percent: i64,
     mutex: bool,
-    rules: Rules,
     /// Where the needs of the kinds of cards begin.
     needs_from: u32,
     /// Number of the pod's constraint when it names ids.
@@ -39,7 +38,7 @@ impl Demand {
         self.id_constraint.map(|number| &pod.constraints[usize::from(number)].1)
     }
 
-    fn need_of(&self, kind: &CardKind, ask: &Ask, family: &dyn Family, admitted: bool) -> KindNeed {
+    fn need_of(&self, kind: &CardKind, ask: &Ask, family: &Family, admitted: bool) -> KindNeed {
         if kind.vendor != *ask.vendor() || !family.owns_model(&kind.model_lowercase) {
             return KindNeed::default();
         }
@@ -53,19 +52,16 @@ impl Demand {
                 | bit(true, Check::Slots)
                 | bit(self.mutex, Check::Mutex)
                 | bit(
-                    self.rules.whole_card_is_exclusive
+                    family.whole_card_is_exclusive
                         && kind.total.cores_percent == 100
                         && self.cores_percent == 100,
                     Check::Exclusive,
                 )
-                | bit(
-                    self.rules.zero_cores_need_free_cores && self.cores_percent == 0,
-                    Check::ComputeExhausted,
-                ),
-            failed: bit(!admitted, Check::Type) | bit(kind.mode == self.rules.partitioned_mode, Check::Mode),
+                | bit(family.zero_cores_need_free_cores && self.cores_percent == 0, Check::ComputeExhausted),
+            failed: bit(!admitted, Check::Type) | bit(family.partitions(&kind.mode), Check::Mode),
             candidate: true,
             fits_empty: false,
-            model_is_vendor: *kind.model == *family.word(),
+            model_is_vendor: kind.model == family.word,
         };
         let empty = ScannedCard::new(0, kind.total, Amount::default(), Faults::default());
         need.fits_empty = failed_checks(empty, &need, true) == 0;
@@ -111,7 +107,7 @@ pub(crate) struct Demands {
 }
 
 impl Demands {
-    pub(crate) fn prepare(&mut self, pod: &PodAsk, kinds: &CardKinds, quotas: &Quotas) {
+    pub(crate) fn prepare(&mut self, pod: &PodAsk, families: &Families, kinds: &CardKinds, quotas: &Quotas) {
         self.list.clear();
         self.quotas.clear();
         self.needs.clear();
@@ -119,7 +115,7 @@ impl Demands {
         self.unwalkable = None;
         for (container_number, container) in pod.containers.iter().enumerate() {
             for (ask_number, ask) in container.asks.iter().enumerate() {
-                let Some(family) = family(ask.vendor()) else {
+                let Some(family) = families.find(ask.vendor()) else {
                     let container = container_number as u16;
                     self.unwalkable.get_or_insert(Unwalkable::UnknownVendor { container });
                     continue;
@@ -136,13 +132,12 @@ impl Demands {
         &mut self,
         pod: &PodAsk,
         (container_number, ask_number): (usize, usize),
-        family: &dyn Family,
+        family: &Family,
         kinds: &CardKinds,
         quotas: &Quotas,
     ) {
         let container = &pod.containers[container_number];
         let ask = &container.asks[ask_number];
-        let rules = family.rules();
         let constraint_number = pod.constraints.iter().position(|(vendor, _)| **vendor == **ask.vendor());
         let constraint = constraint_number.map(|number| &pod.constraints[number].1);
         let last = self.list.last();
@@ -153,15 +148,14 @@ impl Demands {
             opens_container: last.is_none_or(|last| usize::from(last.container) != container_number),
             count: ask.count,
             selection: &First,
-            memory: family.memory_need(ask.memory_mib, ask.memory_percent),
-            cores_percent: ask.cores_percent.min(rules.most_cores_percent),
+            memory: MemoryNeed::of(ask.memory_mib, ask.memory_percent),
+            cores_percent: ask.cores_percent.min(family.most_cores_percent),
             mutex: pod.card_policy.mutex,
-            rules,
             needs_from: self.needs.len() as u32,
             id_constraint: constraint_number
                 .filter(|_| constraint.is_some_and(CardConstraint::names_ids))
                 .map(|number| number as u16),
-            accepts_partitioned: constraint.is_none_or(|rule| rule.admits_mode(rules.partitioned_mode)),
+            accepts_partitioned: constraint.is_none_or(|rule| rule.admits_mode(&family.partitioned_mode)),
             quota: self.pod_quota(pod, ask, quotas),
         };
         self.needs.extend(kinds.all().iter().map(|kind| {

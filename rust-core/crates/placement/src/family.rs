@@ -1,81 +1,106 @@
-//! Vendor particularities. A family is found by its vendor word; what differs by data differs only in `Rules`.
+//! Families of accelerators. They differ by data: each is a value that the cluster is given when it is made.
 
-/// What the checks of a card need to know about its family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+use std::sync::Arc;
+
+use crate::ask::InvalidInput;
+
+/// One family. [`Family::new`] has every check on; the fields are set from the family's descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Family {
+    /// How asks and cards name it.
+    pub word: Arc<str>,
+    /// Of the cards under the word, only those whose model contains this text (in lower case) serve; empty: all.
+    pub model_contains: String,
     /// A share of all cores of a whole card needs the card unused.
     pub whole_card_is_exclusive: bool,
     /// A share without cores is refused where all cores are given away.
     pub zero_cores_need_free_cores: bool,
     /// Largest share of cores that counts; more is read as this.
     pub most_cores_percent: i64,
-    /// Mode of cards that are partitioned in hardware. One such card can serve an ask for several.
-    pub partitioned_mode: &'static str,
+    /// Mode of cards that are partitioned in hardware; one such card can serve an ask for several. Empty: none is.
+    pub partitioned_mode: String,
 }
 
-/// One vendor.
-pub trait Family: Sync {
-    /// The vendor word, as annotations carry it.
-    fn word(&self) -> &'static str;
-
-    /// What the checks of a card need to know.
-    fn rules(&self) -> Rules;
-
-    /// Whether a card that is registered under the vendor's word can serve its asks; `model` in lower case.
-    fn owns_model(&self, model: &str) -> bool;
-
-    /// Memory a share takes of a card. Absolute memory wins over the percentage.
-    fn memory_need(&self, asked_mib: i64, asked_percent: Option<i64>) -> MemoryNeed {
-        if asked_mib > 0 {
-            return MemoryNeed { fixed_mib: asked_mib, percent_of_card: 0 };
+impl Family {
+    /// A family with every check, whose cards are all those under its word.
+    pub fn new(word: &str) -> Self {
+        Self {
+            word: word.into(),
+            model_contains: String::new(),
+            whole_card_is_exclusive: true,
+            zero_cores_need_free_cores: true,
+            most_cores_percent: 100,
+            partitioned_mode: String::new(),
         }
-        MemoryNeed { fixed_mib: 0, percent_of_card: asked_percent.unwrap_or(0) }
+    }
+
+    /// Whether a card that is registered under the word can serve; `model` in lower case.
+    pub(crate) fn owns_model(&self, model: &str) -> bool {
+        model.contains(&self.model_contains)
+    }
+
+    /// Whether cards in this mode are partitioned in hardware.
+    pub(crate) fn partitions(&self, mode: &str) -> bool {
+        !self.partitioned_mode.is_empty() && self.partitioned_mode == mode
     }
 }
 
 /// Memory a share takes, before it is known of which card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryNeed {
+pub(crate) struct MemoryNeed {
     /// In MiB, on any card.
-    pub fixed_mib: i64,
+    pub(crate) fixed_mib: i64,
     /// On top, in percent of the card's memory.
-    pub percent_of_card: i64,
+    pub(crate) percent_of_card: i64,
 }
 
 impl MemoryNeed {
+    /// Absolute memory wins over the percentage.
+    pub(crate) fn of(asked_mib: i64, asked_percent: Option<i64>) -> Self {
+        if asked_mib > 0 {
+            return Self { fixed_mib: asked_mib, percent_of_card: 0 };
+        }
+        Self { fixed_mib: 0, percent_of_card: asked_percent.unwrap_or(0) }
+    }
+
     /// In MiB on a card of `card_memory_mib`, rounded towards 0.
     #[inline]
-    pub fn on(self, card_memory_mib: i64) -> i64 {
+    pub(crate) fn on(self, card_memory_mib: i64) -> i64 {
         self.fixed_mib + card_memory_mib * self.percent_of_card / 100
     }
 }
 
-struct Nvidia;
+/// The families that a cluster knows. A copy shares them.
+#[derive(Clone, Debug, Default)]
+pub struct Families(Arc<[Family]>);
 
-impl Family for Nvidia {
-    fn word(&self) -> &'static str {
-        "NVIDIA"
-    }
-
-    fn rules(&self) -> Rules {
-        Rules {
-            whole_card_is_exclusive: true,
-            zero_cores_need_free_cores: true,
-            most_cores_percent: 100,
-            partitioned_mode: "mig",
+impl Families {
+    /// # Errors
+    /// When two have the same word.
+    pub fn new(families: Vec<Family>) -> Result<Self, InvalidInput> {
+        for (index, family) in families.iter().enumerate() {
+            if families[..index].iter().any(|earlier| earlier.word == family.word) {
+                return Err(InvalidInput::FamilyTwice { word: family.word.to_string() });
+            }
         }
+        Ok(Self(families.into()))
     }
 
-    /// Product names of the driver are registered with the vendor's name in them.
-    fn owns_model(&self, model: &str) -> bool {
-        model.contains("nvidia")
+    /// The family of a word.
+    pub(crate) fn find(&self, word: &str) -> Option<&Family> {
+        self.0.iter().find(|family| *family.word == *word)
     }
 }
 
-/// Every family. A new one is a line here.
-const FAMILIES: [&dyn Family; 1] = [&Nvidia];
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The family of a vendor word.
-pub fn family(word: &str) -> Option<&'static dyn Family> {
-    FAMILIES.into_iter().find(|family| family.word() == word)
+    #[test]
+    fn families_are_found_by_their_words_and_no_word_comes_twice() {
+        let families = Families::new(vec![Family::new("A"), Family::new("B")]).unwrap();
+        assert_eq!(families.find("B").map(|family| &*family.word), Some("B"));
+        assert_eq!(families.find("C"), None);
+        assert!(Families::new(vec![Family::new("A"), Family::new("A")]).is_err());
+    }
 }

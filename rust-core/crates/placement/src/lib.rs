@@ -45,7 +45,7 @@ pub use card::{Amount, CardSpec};
 pub use cluster::Cluster;
 pub use decision::{Decision, PlacedShare, BEST_COUNT};
 pub use explain::{CardVerdict, NodeVerdict};
-pub use family::{family, Family, MemoryNeed, Rules};
+pub use family::{Families, Family};
 pub use policy::{CardPolicy, NodePolicy};
 pub use reason::{Reason, ReasonRow, REASONS};
 pub use search::Candidates;

@@ -7,6 +7,7 @@ use crate::card::CardKinds;
 use crate::count::count_fitting;
 use crate::decision::{Decision, PlacedShare};
 use crate::demand::{Demand, Demands};
+use crate::family::Families;
 use crate::node::Nodes;
 use crate::quota::Quotas;
 use crate::tally::Tally;
@@ -50,8 +51,8 @@ impl Clone for Search {
 
 impl Search {
     /// Reads the pod's asks.
-    pub(crate) fn prepare(&mut self, pod: &PodAsk, kinds: &CardKinds, quotas: &Quotas) {
-        self.demands.prepare(pod, kinds, quotas);
+    pub(crate) fn prepare(&mut self, pod: &PodAsk, families: &Families, kinds: &CardKinds, quotas: &Quotas) {
+        self.demands.prepare(pod, families, kinds, quotas);
         let countable = !pod.numa_bind && self.demands.unwalkable.is_none();
         self.counts_first = countable && self.demands.quota_cannot_bind_first();
         self.counts_all = self.counts_first && self.demands.list.len() == 1;

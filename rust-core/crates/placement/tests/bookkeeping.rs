@@ -79,7 +79,7 @@ fn what_is_held_follows_the_phases_of_a_pod() {
 
 #[test]
 fn bookings_outlive_their_node_and_its_inventory() {
-    let mut cluster = Cluster::new();
+    let mut cluster = empty_cluster();
     charge(&mut cluster, "early", "a", "a-1", 3000, 10);
     assert_eq!(cluster.nodes(), Vec::<&str>::new());
     assert_eq!(cluster.quota_used("default", VENDOR), (3000, 10));
@@ -260,7 +260,7 @@ fn values_outside_their_range_do_not_enter() {
 
 #[test]
 fn kinds_of_cards_that_are_gone_are_forgotten() {
-    let mut cluster = Cluster::new();
+    let mut cluster = empty_cluster();
     for generation in 0..70_000 {
         let changing = CardSpec { memory_mib: generation, ..support::card("a-0") };
         cluster.set_node("a", &[changing]).unwrap();

@@ -209,7 +209,7 @@ proptest! {
 
     #[test]
     fn kept_sums_equal_their_recomputation_after_every_step(steps in vec(any_step(), 1..40)) {
-        let mut cluster = Cluster::new();
+        let mut cluster = empty_cluster();
         for step in &steps {
             run(&mut cluster, step);
             prop_assert_eq!(cluster.check_invariants(), Vec::<String>::new());
@@ -283,7 +283,7 @@ proptest! {
     ) {
         let mut straight = build(&nodes);
         charge_all(&running.0, &mut straight);
-        let mut other = Cluster::new();
+        let mut other = empty_cluster();
         charge_all(&running.1, &mut other);
         for (name, cards) in &shuffled {
             other.set_node(name, cards).unwrap();
@@ -298,8 +298,8 @@ proptest! {
         steps in vec(any_step(), 1..30),
         copied_at in 0..30usize,
     ) {
-        let mut one = Cluster::new();
-        let mut other = Cluster::new();
+        let mut one = empty_cluster();
+        let mut other = empty_cluster();
         for (number, step) in steps.iter().enumerate() {
             if number == copied_at {
                 other = other.clone();

@@ -1,6 +1,6 @@
 //! The kept state.
 
-use placement::{BookingState, BookingView, BoundPod, Candidates, CardSpec, CardView};
+use placement::{BookingState, BookingView, BoundPod, Candidates, CardSpec, CardView, Families};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::PyDict;
@@ -8,6 +8,7 @@ use pyo3::types::PyDict;
 use crate::answers::Answer;
 use crate::enter::{invalid, Guarded};
 use crate::explanation::NodeVerdict;
+use crate::family::Family;
 use crate::values::{Card, ContainerSlices, PodAsk};
 
 /// One card with what is booked on it.
@@ -93,9 +94,12 @@ pub(crate) struct Cluster(Guarded);
 
 #[pymethods]
 impl Cluster {
+    /// `ValueError` when two families have the same word.
     #[new]
-    fn new() -> Self {
-        Self(Guarded::default())
+    #[pyo3(signature = (*, families))]
+    fn new(families: Vec<PyRef<'_, Family>>) -> PyResult<Self> {
+        let families = Families::new(families.iter().map(|family| family.0.clone()).collect());
+        families.map(|families| Self(Guarded::new(placement::Cluster::new(families)))).map_err(invalid)
     }
 
     /// Registers the cards of a node, in the order of its inventory, in place of those it had. Bookings stay.

@@ -7,7 +7,6 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 /// The state behind its lock. The lock is never held while a thread waits for the interpreter.
-#[derive(Default)]
 pub(crate) struct Guarded(Mutex<placement::Cluster>);
 
 impl Guarded {

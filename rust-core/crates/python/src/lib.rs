@@ -6,6 +6,7 @@ mod answers;
 mod cluster;
 mod enter;
 mod explanation;
+mod family;
 mod values;
 
 use pyo3::prelude::*;
@@ -20,6 +21,8 @@ mod _engine {
     use super::explanation::{
         list_reasons, policy_names, reasons_text, CardVerdict, NodeVerdict, ReasonInfo,
     };
+    #[pymodule_export]
+    use super::family::Family;
     #[pymodule_export]
     use super::values::{Ask, Card, CardConstraint, ContainerAsk, ContainerSlices, PodAsk, Slice};
 }

@@ -31,6 +31,21 @@ class ResourceNames(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return tuple(name for name in names if name)
 
 
+class PlacementRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the engine judges and chooses cards of a family."""
+
+    model_contains: str = ""
+    """Only registered cards whose model contains this text, whatever the case, serve; empty: all."""
+    whole_card_is_exclusive: bool = True
+    """A share of all cores of a whole card needs the card unused."""
+    zero_cores_need_free_cores: bool = True
+    """A share without cores is refused where all cores are given away."""
+    most_cores_percent: int = 100
+    """More is read as this."""
+    partitioned_mode: str = ""
+    """Mode of cards that are partitioned in hardware."""
+
+
 class VendorDescriptor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What distinguishes a family by data. Source: the tables of HAMi's wire formats."""
 
@@ -63,6 +78,8 @@ class VendorDescriptor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Variable that carries the priority resource into a container."""
     core_policy_env: str = ""
     """Variable that carries the configured core policy into a container."""
+
+    placement: PlacementRules = PlacementRules()
 
 
 class UnknownVendorError(LookupError):

@@ -3,11 +3,23 @@
 
 use placement::{
     Amount, Ask, BoundPod, BoundShare, Candidates, CardConstraint, CardSpec, Cluster, ContainerAsk,
-    ContainerKind, Decision, PodAsk,
+    ContainerKind, Decision, Families, Family, PodAsk,
 };
 use std::sync::Arc;
 
 pub const VENDOR: &str = "NVIDIA";
+
+/// The family of [`VENDOR`].
+pub fn families() -> Families {
+    let family =
+        Family { model_contains: "nvidia".into(), partitioned_mode: "mig".into(), ..Family::new(VENDOR) };
+    Families::new(vec![family]).unwrap()
+}
+
+/// A cluster without nodes that knows them.
+pub fn empty_cluster() -> Cluster {
+    Cluster::new(families())
+}
 
 /// A healthy card of 10 slots, 10,000 MiB and 100 % cores.
 pub fn card(id: &str) -> CardSpec {
@@ -33,7 +45,7 @@ pub fn cards(node: &str, count: usize) -> Vec<CardSpec> {
 
 /// A cluster of nodes with their cards.
 pub fn cluster(nodes: &[(&str, Vec<CardSpec>)]) -> Cluster {
-    let mut cluster = Cluster::new();
+    let mut cluster = empty_cluster();
     for (name, cards) in nodes {
         cluster.set_node(name, cards).unwrap();
     }

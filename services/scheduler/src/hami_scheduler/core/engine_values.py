@@ -7,13 +7,32 @@ from typing import Final
 
 import hami_engine as engine
 from hami_model import cards
+from hami_model.device_config import DeviceConfig
 from hami_model.ids import CardId
 from hami_model.requests import CardConstraint, CardRequest, ContainerRequest, PodRequest
+from hami_model.vendors import VendorDescriptor
 
 _INDEX_MAX: Final = 2**32 - 1
 _NUMA_MIN: Final = -(2**31)
 _NUMA_MAX: Final = 2**31 - 1
 """An annotation may carry wider numbers; they only order cards, so the engine gets the nearest it can hold."""
+
+
+def families(config: DeviceConfig) -> list[engine.Family]:
+    """The configured families, as the engine is told of them when it is made."""
+    return [_family(settings.vendor) for settings in config.vendors]
+
+
+def _family(descriptor: VendorDescriptor) -> engine.Family:
+    rules = descriptor.placement
+    return engine.Family(
+        word=descriptor.word,
+        model_contains=rules.model_contains,
+        whole_card_is_exclusive=rules.whole_card_is_exclusive,
+        zero_cores_need_free_cores=rules.zero_cores_need_free_cores,
+        most_cores_percent=rules.most_cores_percent,
+        partitioned_mode=rules.partitioned_mode,
+    )
 
 
 def card(vendor: str, found: cards.Card, *, cordoned: bool) -> engine.Card:

@@ -44,7 +44,7 @@ class Ledger:
     ) -> None:
         self.config = config
         self.policies = policies or Policies()
-        self.cluster = engine.Cluster()
+        self.cluster = engine.Cluster(families=engine_values.families(config))
         self.reservations: dict[str, Reservation] = {}
         self.bound_pods: dict[str, BoundPod] = {}
         self.adopting = True

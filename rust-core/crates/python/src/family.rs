@@ -1,0 +1,30 @@
+//! Families of accelerators.
+
+use pyo3::prelude::*;
+
+/// One family of accelerators: what distinguishes it by data.
+#[pyclass(frozen, module = "hami_engine")]
+pub(crate) struct Family(pub(crate) placement::Family);
+
+#[pymethods]
+impl Family {
+    #[new]
+    #[pyo3(signature = (*, word, model_contains="", whole_card_is_exclusive=true, zero_cores_need_free_cores=true, most_cores_percent=100, partitioned_mode=""))]
+    fn new(
+        word: &str,
+        model_contains: &str,
+        whole_card_is_exclusive: bool,
+        zero_cores_need_free_cores: bool,
+        most_cores_percent: i64,
+        partitioned_mode: &str,
+    ) -> Self {
+        Self(placement::Family {
+            word: word.into(),
+            model_contains: model_contains.to_lowercase(),
+            whole_card_is_exclusive,
+            zero_cores_need_free_cores,
+            most_cores_percent,
+            partitioned_mode: partitioned_mode.into(),
+        })
+    }
+}
