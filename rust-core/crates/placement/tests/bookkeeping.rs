@@ -6,8 +6,8 @@ use placement::{
     BookingState, BoundPod, BoundShare, Candidates, CardSpec, Cluster, ContainerKind, InvalidInput,
 };
 use support::{
-    ask, cards, cards_of, charge, charge_containers, cluster, node_of, pod, pod_of, reserve, text_of, used,
-    VENDOR,
+    ask, cards, cards_of, charge, charge_containers, cluster, empty_cluster, node_of, pod, pod_of, reserve,
+    text_of, used, VENDOR,
 };
 
 use ContainerKind::{App, Init, Sidecar};

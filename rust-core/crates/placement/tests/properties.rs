@@ -10,7 +10,7 @@ use placement::{
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
-use support::{charge_containers, VENDOR};
+use support::{charge_containers, empty_cluster, VENDOR};
 
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 const MODELS: [&str; 3] = ["NVIDIA A100", "NVIDIA H100 80GB", "Tesla V100"];
