@@ -10,7 +10,7 @@ import msgspec
 from hami_model import additions, device_config, keys, kube
 from hami_model.ids import AllocationId
 from hami_model.requests import Policies
-from hami_scheduler.core import extender
+from hami_scheduler.core import extender, simulation
 from hami_scheduler.core.filter import filter_pod
 from hami_scheduler.core.ledger import Ledger
 from vectors import Row
@@ -23,6 +23,8 @@ ALLOCATION = AllocationId("00000000-0000-7000-8000-000000000000")
 def answer(row: Row) -> dict[str, Any]:
     ledger = _ledger(row)
     _deliver_objects(ledger, row)
+    if row["config"].get("api") == "nodes":
+        return _simulate(ledger, row)
     _register_nodes(ledger, row)
     body = json.dumps({"Pod": row["pod"], "Nodes": None, "NodeNames": row["node_names"]})
     arguments = extender.decode_filter(body.encode())
@@ -45,6 +47,32 @@ def answer(row: Row) -> dict[str, Any]:
             for card_id, (memory, cores, slots) in booked.items()
         }
         or None,
+    }
+
+
+def _simulate(ledger: Ledger, row: Row) -> dict[str, Any]:
+    """A call that carries the nodes themselves. The ledger knows them too, with their pods: that must not matter."""
+    _register_nodes(ledger, row)
+    nodes = {node["name"]: msgspec.to_builtins(_node(node)) for node in row["nodes"]}
+    items = [nodes[name] for name in row["node_names"]]
+    body = json.dumps({"Pod": row["pod"], "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
+    arguments = extender.decode_filter(body.encode())
+    assert arguments.nodes is not None
+    reader = simulation.CardReader(ledger.config)
+    found = simulation.begin(ledger, reader, arguments.pod).answer(extender.decode_nodes(arguments.nodes))
+    result = json.loads(extender.encode(extender.simulation_result(found, arguments.nodes, row["node_names"])))
+    fitting = [node["metadata"]["name"] for node in result["Nodes"]["items"]] if result["Nodes"] else None
+    failed = {**(result["FailedNodes"] or {}), **(result["FailedAndUnresolvableNodes"] or {})}
+    return {
+        "node": fitting[0] if fitting else None,
+        "node_names": fitting,
+        "annotations": {},
+        "labels": {},
+        "failed_nodes": failed,
+        "error": result["Error"] or None,
+        "scores": {},
+        "node_reasons": failed,
+        "booked": None,
     }
 
 

@@ -27,13 +27,13 @@ SUSPICIONS = (
     "one-init-container",
     "several-quotas",
     "quota-with-init",
+    "simulation-without-cards",
     *MONITOR_SUSPICIONS,
     *NODE_SUSPICIONS,
 )
 """Every kind of our own decisions, as documented."""
 DEFERRALS = (
     "another accelerator family",
-    "simulation",
     "MIG",
     "topology-aware policy",
     "another device list strategy",
@@ -52,8 +52,6 @@ def deferral(row: Row) -> str | None:
     """What a vector waits for; None when it is to be answered now."""
     if "family" in row:
         return "another accelerator family"
-    if row.get("config", {}).get("api") == "nodes":
-        return "simulation"
     if "nodes" in row and "pod" in row:
         return _filter_deferral(row)
     if row.get("op") in ("allocate", "preferred", "register"):
@@ -152,6 +150,7 @@ def _filter_suspicion(row: Row) -> str | None:
         "one-init-container": any(_names_a_card_twice_in_init(pod) for pod in running_pods(row)),
         "several-quotas": _limits_twice(row),
         "quota-with-init": bool(row["pod"]["spec"].get("initContainers")) and bool(_quotas_of_pod(row)),
+        "simulation-without-cards": row["config"].get("api") == "nodes" and not _asks_for_cards(row),
     }
     return next((kind for kind, holds in kinds.items() if holds), None)
 
@@ -215,6 +214,16 @@ def _asks_oddly(pod: dict[str, Any], config: dict[str, Any]) -> bool:
         for table in ("limits", "requests")
         for resource, text in amounts(container, table).items()
         if resource in (names["count"], names["memory"])
+    )
+
+
+def _asks_for_cards(row: Row) -> bool:
+    """Another number of cards than 0 in any container, readable or not."""
+    count = _resource_names(row["config"])["count"]
+    return any(
+        str(amounts(container, table).get(count, "0")) != "0"
+        for container in containers(row["pod"])
+        for table in ("limits", "requests")
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hami_model import device_config, kube
 from hami_model.requests import Policies
+from hami_scheduler.core import simulation
 from hami_scheduler.core.filter import FilterAnswer, filter_pod
 from hami_scheduler.core.ledger import Ledger
 from hami_webhook.core import quota_book, review
@@ -282,6 +283,12 @@ def test_quota_namespace_the_requests_namespace_counts_where_the_pod_names_none(
     wanted = raw_pod({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2000"})
     assert not admit(wanted, limit=1000)[0]
     assert admit(wanted, namespace="other", limit=1000)[0]
+
+
+def test_simulation_without_cards_fits_on_every_node() -> None:
+    book = Ledger(device_config.default_config(), Policies())
+    asked = simulation.begin(book, simulation.CardReader(book.config), pod(kube.Container(name="c")))
+    assert asked.answer([node(card("A"))]).fitting == ["n1"]
 
 
 @pytest.fixture

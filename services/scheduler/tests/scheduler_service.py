@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -57,7 +58,7 @@ class Scheduler:
         self._tasks = tasks
 
     async def post(self, verb: str, body: bytes | object) -> tuple[int, Json]:
-        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        data = io.BytesIO(body if isinstance(body, bytes) else msgspec.json.encode(body))
         async with aiohttp.ClientSession() as client, client.post(f"{self.url}/{verb}", data=data) as response:
             return response.status, msgspec.json.decode(await response.read())
 

@@ -32,7 +32,7 @@ BIND_SECONDS: Final = MetricSpec(
 DECISIONS: Final = MetricSpec(
     name="hami_scheduler_decisions_total",
     kind="counter",
-    help="Filter calls by their end: placed, unschedulable, invalid, passed (asks for no card), error.",
+    help="Filter calls by their end: placed, unschedulable, invalid, passed (asks for no card), simulated, error.",
     labels=("end",),
 )
 REJECTED_NODES: Final = MetricSpec(

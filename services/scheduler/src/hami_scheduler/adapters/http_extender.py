@@ -13,14 +13,15 @@ from hami_chassis.clock import Clock
 from hami_chassis.errors import Permanent, Transient
 from hami_chassis.http import json_error, json_response, new_app, read_body
 from hami_chassis.log import get_logger
+from hami_model import kube
 from hami_model.errors import MalformedJson
 from hami_model.lifecycle import ExpiryCause
 
 from hami_scheduler.adapters.early_annotations import EarlyAnnotations
 from hami_scheduler.bookkeeper import Bookkeeper
 from hami_scheduler.config import ExtenderSettings
-from hami_scheduler.core import extender
-from hami_scheduler.core.extender import BindResult, FilterResult
+from hami_scheduler.core import extender, simulation
+from hami_scheduler.core.extender import BindResult, FilterResult, NodeList
 from hami_scheduler.core.filter import FilterAnswer
 from hami_scheduler.metrics import SchedulerMetrics
 from hami_scheduler.ports import PodBinder
@@ -28,9 +29,9 @@ from hami_scheduler.ports import PodBinder
 log = get_logger("extender")
 
 Verb = Literal["filter", "bind"]
-_SIMULATION = (
-    "full Node objects in the request (nodeCacheCapable: false) ask for a simulation, which is not available yet; "
-    "set nodeCacheCapable: true"
+_SIMULATION_NOTE = (
+    "a filter request carries whole Node objects: it is answered as a simulation and reserves nothing; "
+    "kube-scheduler must ask with nodeCacheCapable: true"
 )
 _NO_NAMES = "the request names no nodes: NodeNames is missing; set nodeCacheCapable: true"
 
@@ -52,6 +53,8 @@ class ExtenderEndpoint:
         self._early_annotations = early_annotations
         self._metrics = metrics
         self._clock = clock
+        self._card_reader = simulation.CardReader(bookkeeper.ledger.config)
+        self._noted_simulation = False
 
     def app(self) -> web.Application:
         """The application of the extender's server."""
@@ -71,7 +74,7 @@ class ExtenderEndpoint:
         if not self._bookkeeper.in_charge:
             return self._refuse("filter", 503, "not the leading scheduler, or not ready yet")
         if asked.nodes is not None:
-            return self._answer(FilterResult(error=_SIMULATION), "error", began)
+            return await self._simulate(asked.pod, asked.nodes, began)
         if asked.node_names is None:
             return self._answer(FilterResult(error=_NO_NAMES), "error", began)
         answer = self._bookkeeper.filter(asked.pod, asked.node_names)
@@ -81,6 +84,18 @@ class ExtenderEndpoint:
         for reason, count in answer.rejection.tally() if answer.rejection is not None else ():
             self._metrics.rejected_nodes.labels(reason).inc(count)
         return self._answer(extender.filter_result(answer), _end(answer), began)
+
+    async def _simulate(self, pod: kube.Pod, nodes: NodeList, began: float) -> web.Response:
+        """Decides on the request's nodes beside the loop, which goes on answering: there may be thousands of them."""
+        if not self._noted_simulation:
+            self._noted_simulation = True
+            log.info("simulation", note=_SIMULATION_NOTE)
+        begun = simulation.begin(self._bookkeeper.ledger, self._card_reader, pod)
+        try:
+            result = await asyncio.to_thread(_simulated, begun, nodes)
+        except MalformedJson as error:
+            return self._refuse("filter", 400, str(error))
+        return self._answer(result, "error" if result.error else "simulated", began)
 
     async def bind(self, request: web.Request) -> web.Response:
         """One bind call."""
@@ -110,9 +125,10 @@ class ExtenderEndpoint:
     async def _body(self, request: web.Request, verb: Verb, limit_bytes: int) -> bytes:
         try:
             body = await read_body(request, limit_bytes=limit_bytes)
-        except web.HTTPRequestEntityTooLarge:
-            self._count_refusal(verb, 413, f"the request is larger than {limit_bytes} bytes")
-            raise
+        except web.HTTPRequestEntityTooLarge as error:
+            problem = f"the request is larger than {limit_bytes} bytes; raise extender.{verb}_limit_bytes"
+            self._count_refusal(verb, 413, problem)
+            raise web.HTTPRequestEntityTooLarge(max_size=limit_bytes, text=problem) from error
         if not body:
             self._count_refusal(verb, 400, "empty request")
             raise web.HTTPBadRequest(text="Please send a request body")
@@ -131,6 +147,12 @@ class ExtenderEndpoint:
     def _count_refusal(self, verb: Verb, status: int, problem: str) -> None:
         log.warning("request-refused", verb=verb, status=status, problem=problem)
         self._metrics.refused.labels(verb, str(status)).inc()
+
+
+def _simulated(begun: simulation.Simulation, nodes: NodeList) -> FilterResult:
+    """Raises MalformedJson."""
+    found = extender.decode_nodes(nodes)
+    return extender.simulation_result(begun.answer(found), nodes, [node.name for node in found])
 
 
 def _end(answer: FilterAnswer) -> str:

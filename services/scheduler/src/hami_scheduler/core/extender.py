@@ -13,11 +13,19 @@ from hami_model import go_json, kube
 from hami_model.errors import MalformedJson
 
 from hami_scheduler.core.filter import FilterAnswer
+from hami_scheduler.core.simulation import SimulationAnswer
+
+
+class NodeList(msgspec.Struct, frozen=True, kw_only=True):
+    """Node objects as they came: an answer gives them back byte for byte, fields that we do not read included."""
+
+    metadata: dict[str, Any] = {}
+    items: list[msgspec.Raw] | None = None
 
 
 class FilterArguments(msgspec.Struct, frozen=True, kw_only=True):
     pod: kube.Pod = msgspec.field(name="Pod")
-    nodes: dict[str, Any] | None = msgspec.field(name="Nodes", default=None)
+    nodes: NodeList | None = msgspec.field(name="Nodes", default=None)
     """Full Node objects: sent only by callers that simulate (nodeCacheCapable false)."""
     node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)
 
@@ -25,7 +33,7 @@ class FilterArguments(msgspec.Struct, frozen=True, kw_only=True):
 class FilterResult(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to /filter. Field names are those of the wire."""
 
-    nodes: dict[str, Any] | None = msgspec.field(name="Nodes", default=None)
+    nodes: NodeList | None = msgspec.field(name="Nodes", default=None)
     node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)
     failed_nodes: dict[str, str] | None = msgspec.field(name="FailedNodes", default=None)
     failed_and_unresolvable_nodes: dict[str, str] | None = msgspec.field(
@@ -51,6 +59,7 @@ _NUMBER_MAX: Final = 400
 _Arguments = TypeVar("_Arguments", FilterArguments, BindArguments)
 
 _FILTER_DECODER = msgspec.json.Decoder(FilterArguments)
+_NODE_DECODER = msgspec.json.Decoder(kube.Node)
 _BIND_DECODER = msgspec.json.Decoder(BindArguments)
 _ENCODER = msgspec.json.Encoder()
 
@@ -63,6 +72,17 @@ def decode_filter(body: bytes) -> FilterArguments:
         return _any_case(body, FilterArguments, error)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedJson(f"extender arguments: {error}") from error
+
+
+def decode_nodes(found: NodeList) -> list[kube.Node]:
+    """The Node objects, reduced to the fields that we read. Raises MalformedJson, which names the place."""
+    nodes: list[kube.Node] = []
+    for position, raw in enumerate(found.items or ()):
+        try:
+            nodes.append(_NODE_DECODER.decode(raw))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise MalformedJson(f"extender arguments: Nodes.items[{position}]: {error}") from error
+    return nodes
 
 
 def decode_bind(body: bytes) -> BindArguments:
@@ -83,7 +103,10 @@ def _any_case(body: bytes, shape: type[_Arguments], first: msgspec.ValidationErr
         document = _plain(tree)
         if not isinstance(document, dict):
             raise MalformedJson("extender arguments: expected an object")
-        return msgspec.convert({names.get(key.lower(), key): value for key, value in document.items()}, shape)
+        named = {names.get(key.lower(), key): value for key, value in document.items()}
+        if isinstance(node_list := named.get("Nodes"), dict):
+            named["Nodes"] = {key.lower(): value for key, value in node_list.items()}
+        return msgspec.json.decode(msgspec.json.encode(named), type=shape)
     except (msgspec.ValidationError, RecursionError):
         raise MalformedJson(f"extender arguments: {first}") from first
 
@@ -108,6 +131,19 @@ def filter_result(answer: FilterAnswer) -> FilterResult:
         return FilterResult(node_names=answer.node_names)
     return FilterResult(
         failed_nodes=answer.failed_nodes or None, failed_and_unresolvable_nodes=answer.unresolvable_nodes or None
+    )
+
+
+def simulation_result(answer: SimulationAnswer, sent: NodeList, names: list[str]) -> FilterResult:
+    """The answer in the words of the wire, with those of the sent Node objects (their `names`) that fit."""
+    if answer.error is not None:
+        return FilterResult(error=answer.error)
+    fitting = set(answer.fitting)
+    items = [raw for raw, name in zip(sent.items or (), names, strict=True) if name in fitting]
+    return FilterResult(
+        nodes=NodeList(items=items) if fitting else None,
+        failed_nodes=answer.failed_nodes or None,
+        failed_and_unresolvable_nodes=answer.unresolvable_nodes or None,
     )
 
 

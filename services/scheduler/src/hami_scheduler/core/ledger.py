@@ -49,7 +49,7 @@ class Ledger:
         self.bound_pods: dict[str, BoundPod] = {}
         self.adopting = True
         """True until the first full list was read: unbound allocations that HAMi wrote are taken over only then."""
-        self._node_selector = dict(node_selector or {})
+        self.node_selector = dict(node_selector or {})
         self._nodes: dict[str, kube.Node] = {}
         self._views: dict[tuple[str, str], inventory.VendorView] = {}
         self._quotas: dict[str, dict[str, kube.ResourceQuota]] = {}
@@ -60,7 +60,7 @@ class Ledger:
 
     def upsert_node(self, node: kube.Node, now: datetime) -> NodeChange:
         """Takes a node as observed. Call it again as time goes by: handshakes grow old (`inventory`)."""
-        if any(node.labels.get(key) != value for key, value in self._node_selector.items()):
+        if any(node.labels.get(key) != value for key, value in self.node_selector.items()):
             return NodeChange(capacity_changed=self.remove_node(node.name))
         previous = self._nodes.get(node.name)
         problems: dict[str, str] = {}
