@@ -58,8 +58,8 @@ def _simulate(ledger: Ledger, row: Row) -> dict[str, Any]:
     body = json.dumps({"Pod": row["pod"], "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
     arguments = extender.decode_filter(body.encode())
     assert arguments.nodes is not None
-    reader = simulation.CardReader(ledger.config)
-    found = simulation.begin(ledger, reader, arguments.pod).answer(extender.decode_nodes(arguments.nodes))
+    maker = simulation.ClusterMaker(ledger.config, ledger.node_selector)
+    found = simulation.begin(ledger, maker, arguments.pod).answer(extender.decode_nodes(arguments.nodes))
     result = json.loads(extender.encode(extender.simulation_result(found, arguments.nodes, row["node_names"])))
     fitting = [node["metadata"]["name"] for node in result["Nodes"]["items"]] if result["Nodes"] else None
     failed = {**(result["FailedNodes"] or {}), **(result["FailedAndUnresolvableNodes"] or {})}

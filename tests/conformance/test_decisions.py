@@ -287,7 +287,7 @@ def test_quota_namespace_the_requests_namespace_counts_where_the_pod_names_none(
 
 def test_simulation_without_cards_fits_on_every_node() -> None:
     book = Ledger(device_config.default_config(), Policies())
-    asked = simulation.begin(book, simulation.CardReader(book.config), pod(kube.Container(name="c")))
+    asked = simulation.begin(book, simulation.ClusterMaker(book.config, {}), pod(kube.Container(name="c")))
     assert asked.answer([node(card("A"))]).fitting == ["n1"]
 
 

@@ -53,7 +53,7 @@ class ExtenderEndpoint:
         self._early_annotations = early_annotations
         self._metrics = metrics
         self._clock = clock
-        self._card_reader = simulation.CardReader(bookkeeper.ledger.config)
+        self._maker = simulation.ClusterMaker(bookkeeper.ledger.config, bookkeeper.ledger.node_selector)
         self._noted_simulation = False
 
     def app(self) -> web.Application:
@@ -90,7 +90,7 @@ class ExtenderEndpoint:
         if not self._noted_simulation:
             self._noted_simulation = True
             log.info("simulation", note=_SIMULATION_NOTE)
-        begun = simulation.begin(self._bookkeeper.ledger, self._card_reader, pod)
+        begun = simulation.begin(self._bookkeeper.ledger, self._maker, pod)
         try:
             result = await asyncio.to_thread(_simulated, begun, nodes)
         except MalformedJson as error:

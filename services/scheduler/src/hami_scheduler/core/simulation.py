@@ -50,18 +50,30 @@ class _Quota(msgspec.Struct, frozen=True):
     reservation: Reservation | None
 
 
-class CardReader:
-    """Cards from the annotations of nodes. The same texts come again with every call: what was read is remembered.
+class ClusterMaker:
+    """Makes clusters of Node objects alone, each to be decided on once.
 
-    Safe from any thread.
+    The same annotations come with every call: what was read of them is remembered. Safe from any thread.
     """
 
-    def __init__(self, config: DeviceConfig) -> None:
+    def __init__(self, config: DeviceConfig, node_selector: Mapping[str, str]) -> None:
         self._config = config
+        self._families = engine_values.families(config)
+        self._node_selector = node_selector
         self._read = lru_cache(maxsize=_REMEMBERED_MAX)(self._decoded)
 
-    def cards(self, node: kube.Node) -> list[engine.Card]:
-        """Empty where the node names no card that can be read: it counts as unregistered then."""
+    def cluster(self, nodes: Iterable[kube.Node]) -> engine.Cluster:
+        """A node that names no card that can be read, or that is not selected, counts as unregistered."""
+        cluster = engine.Cluster(families=self._families)
+        for node in nodes:
+            if any(node.labels.get(key) != value for key, value in self._node_selector.items()):
+                continue
+            cards = self._cards(node)
+            if cards:
+                cluster.set_node(node.name, cards)
+        return cluster
+
+    def _cards(self, node: kube.Node) -> list[engine.Card]:
         cordoned = inventory.cordoned(node.annotations.get(keys.CARD_CORDON))
         found: list[engine.Card] = []
         for position, settings in enumerate(self._config.vendors):
@@ -86,8 +98,7 @@ class Simulation(msgspec.Struct, frozen=True):
     request: PodRequest | None
     problem: InvalidRequestError | MalformedAnnotation | None
     quota: _Quota
-    reader: CardReader
-    node_selector: Mapping[str, str]
+    maker: ClusterMaker
 
     def answer(self, nodes: Iterable[kube.Node]) -> SimulationAnswer:
         """Decides on these nodes. Health is what each card says of itself; handshakes are not looked at."""
@@ -98,22 +109,13 @@ class Simulation(msgspec.Struct, frozen=True):
             return SimulationAnswer(error=str(self.problem))
         if not self.request.asks_for_cards:
             return SimulationAnswer(fitting=names)
-        found = self._cluster(nodes).what_if(engine_values.pod_ask(self.request), names)
+        cluster = self.maker.cluster(nodes)
+        self._set_quota(cluster)
+        found = cluster.what_if(engine_values.pod_ask(self.request), names)
         if isinstance(found, engine.Rejection):
             return SimulationAnswer(failed_nodes=found.not_now(), unresolvable_nodes=found.never())
         scores = found.node_scores()
         return SimulationAnswer(fitting=[name for name in names if name in scores], failed_nodes=found.failed_nodes())
-
-    def _cluster(self, nodes: Iterable[kube.Node]) -> engine.Cluster:
-        cluster = engine.Cluster()
-        for node in nodes:
-            if any(node.labels.get(key) != value for key, value in self.node_selector.items()):
-                continue
-            cards = self.reader.cards(node)
-            if cards:
-                cluster.set_node(node.name, cards)
-        self._set_quota(cluster)
-        return cluster
 
     def _set_quota(self, cluster: engine.Cluster) -> None:
         namespace = self.pod.metadata.namespace
@@ -140,7 +142,7 @@ class Simulation(msgspec.Struct, frozen=True):
             cluster.set_quota(namespace, vendor, memory_mib=limits.memory_mib, cores_percent=limits.cores_percent)
 
 
-def begin(ledger: Ledger, reader: CardReader, pod: kube.Pod) -> Simulation:
+def begin(ledger: Ledger, maker: ClusterMaker, pod: kube.Pod) -> Simulation:
     """Takes from the ledger what the decision needs."""
     request, problem = None, None
     try:
@@ -151,4 +153,4 @@ def begin(ledger: Ledger, reader: CardReader, pod: kube.Pod) -> Simulation:
     limits = ledger.quota_limits().get(namespace, {})
     used = {vendor: ledger.cluster.quota_used(namespace, vendor) for vendor in limits}
     own = ledger.reservations.get(pod.uid)
-    return Simulation(pod, request, problem, _Quota(limits, used, own), reader, ledger.node_selector)
+    return Simulation(pod, request, problem, _Quota(limits, used, own), maker)
