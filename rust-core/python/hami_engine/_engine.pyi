@@ -144,6 +144,11 @@ class Rejection:
 
     def not_now(self) -> dict[str, str]: ...  # node -> reasons; may change when something ends
     def never(self) -> dict[str, str]: ...  # node -> reasons; would not fit on the empty node either
+    def not_now_json(self) -> bytes: ...  # the same as JSON objects, built once per text
+    def never_json(self) -> bytes: ...
+    never_nodes: int
+    def examples(self, limit: int) -> list[tuple[str, str]]: ...  # the first nodes by name with their reasons
+    def nodes_by_reason(self, limit: int) -> list[tuple[str, int, list[str]]]: ...  # code, count, first names
     def tally(self) -> list[tuple[str, int]]: ...  # reason code -> number of nodes, sorted by code
     candidate_nodes: int
 

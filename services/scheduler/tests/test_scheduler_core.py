@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 from hami_model import device_config, events, keys, kube, requests
+from hami_model.errors import InvalidRequestError
 from hami_model.ids import AllocationId
 from hami_model.lifecycle import ExpiryCause
 from hami_scheduler.core import binding, extender, rejections
@@ -22,6 +23,7 @@ from scheduler_builders import ALLOCATED_KEY, NVIDIA, Json, card, container, lim
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 N1 = ["n1"]
+TOO_SMALL = "1/1 CardInsufficientMemory"
 
 
 def as_pod(document: Json, version: int = 1) -> kube.Pod:
@@ -431,14 +433,36 @@ def test_the_answer_on_the_wire() -> None:
     assert placed == (
         b'{"Nodes":null,"NodeNames":["n1"],"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":""}'
     )
-    rejected = extender.encode(filter_result(FilterAnswer(failed_nodes={"n1": "why"}, unresolvable_nodes={"n2": "x"})))
-    assert msgspec.json.decode(rejected) == {
+    invalid = FilterAnswer(
+        invalid_request=InvalidRequestError(container="main", resource="nvidia.com/gpu", problem="too much"),
+        refused_nodes=("n1", "n2"),
+    )
+    assert msgspec.json.decode(extender.encode(filter_result(invalid))) == {
         "Nodes": None,
         "NodeNames": None,
-        "FailedNodes": {"n1": "why"},
-        "FailedAndUnresolvableNodes": {"n2": "x"},
+        "FailedNodes": None,
+        "FailedAndUnresolvableNodes": dict.fromkeys(("n1", "n2"), f"InvalidRequest: {invalid.invalid_request}"),
         "Error": "",
     }
+
+
+@pytest.mark.parametrize(
+    ("memory", "names", "not_now", "never"),
+    [
+        pytest.param(9_000, ["n1", 'odd "name"'], {"n1": TOO_SMALL, 'odd "name"': "node unregistered"}, None, id="now"),
+        pytest.param(20_000, ["n1"], None, {"n1": TOO_SMALL}, id="never"),
+        pytest.param(20_000, ["n1", "x"], {"x": "node unregistered"}, {"n1": TOO_SMALL}, id="both"),
+    ],
+)
+def test_a_rejection_on_the_wire_tells_never_from_not_now(
+    ledger: Ledger, memory: int, names: list[str], not_now: dict[str, str] | None, never: dict[str, str] | None
+) -> None:
+    assert place(ledger, pod("first", memory=2000)).node_names == ["n1"]
+    answer = place(ledger, pod("a", memory=memory), names)
+    told = msgspec.json.decode(extender.encode(filter_result(answer)))
+    assert (told["FailedNodes"], told["FailedAndUnresolvableNodes"]) == (not_now, never)
+    assert (answer.failed_nodes, answer.unresolvable_nodes) == (not_now or {}, never or {})
+    assert answer.never_count == len(never or {})
 
 
 @pytest.mark.parametrize(

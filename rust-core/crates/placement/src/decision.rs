@@ -1,6 +1,10 @@
 //! What was decided about one pod: the node and cards it gets, or why it fits nowhere.
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
+
+use hashbrown::HashTable;
+use rustc_hash::FxBuildHasher;
 
 use crate::policy::NodePolicy;
 use crate::reason::{Reason, REASONS};
@@ -26,22 +30,26 @@ pub struct PlacedShare {
 
 /// What a candidate said.
 #[derive(Clone, Copy, Debug)]
-struct Row {
-    node: u32,
+pub(crate) struct Row {
+    pub(crate) node: u32,
     score: f32,
     /// Number of the tally, or `FITS`.
-    tally: u32,
+    pub(crate) tally: u32,
+    /// The pod would not fit on the node were it empty, healthy and uncordoned.
+    pub(crate) never: bool,
 }
 
-const FITS: u32 = u32::MAX;
+pub(crate) const FITS: u32 = u32::MAX;
 
 /// A decision about one pod. Texts and lists are made when they are asked for.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
     names: Arc<Vec<Arc<str>>>,
-    rows: Vec<Row>,
-    tallies: Vec<Tally>,
-    unregistered: Vec<String>,
+    pub(crate) rows: Vec<Row>,
+    /// Each tally once, with the number of nodes that met it: thousands of nodes meet few different ones.
+    pub(crate) tallies: Vec<(Tally, usize)>,
+    tally_places: HashTable<u32>,
+    pub(crate) unregistered: Vec<String>,
     best: Vec<(u32, f32)>,
     shares: Vec<PlacedShare>,
     fitting: usize,
@@ -54,6 +62,7 @@ impl Decision {
         }
         self.rows.clear();
         self.tallies.clear();
+        self.tally_places.clear();
         self.unregistered.clear();
         self.best.clear();
         self.shares.clear();
@@ -67,7 +76,7 @@ impl Decision {
 
     pub(crate) fn add_fitting(&mut self, node: u32, score: f32, policy: NodePolicy) {
         self.fitting += 1;
-        self.rows.push(Row { node, score, tally: FITS });
+        self.rows.push(Row { node, score, tally: FITS, never: false });
         let names = &self.names;
         let before = |other: &(u32, f32)| {
             policy
@@ -83,9 +92,30 @@ impl Decision {
         self.best.insert(place, (node, score));
     }
 
-    pub(crate) fn add_failing(&mut self, node: u32, tally: Tally) {
-        self.rows.push(Row { node, score: 0.0, tally: self.tallies.len() as u32 });
-        self.tallies.push(tally);
+    pub(crate) fn add_failing(&mut self, node: u32, mut tally: Tally) {
+        let never = std::mem::take(&mut tally.never);
+        let place = self.place_of(tally);
+        self.tallies[place as usize].1 += 1;
+        self.rows.push(Row { node, score: 0.0, tally: place, never });
+    }
+
+    fn place_of(&mut self, tally: Tally) -> u32 {
+        // Neighbours are often alike.
+        if let Some(last) = self.rows.last().map(|row| row.tally) {
+            if last != FITS && self.tallies[last as usize].0 == tally {
+                return last;
+            }
+        }
+        let hashed = |tally: &Tally| FxBuildHasher.hash_one(tally);
+        let tallies = &mut self.tallies;
+        let same = |place: &u32| tallies[*place as usize].0 == tally;
+        if let Some(place) = self.tally_places.find(hashed(&tally), same) {
+            return *place;
+        }
+        let place = tallies.len() as u32;
+        tallies.push((tally, 0));
+        self.tally_places.insert_unique(hashed(&tally), place, |other| hashed(&tallies[*other as usize].0));
+        place
     }
 
     pub(crate) fn add_unregistered(&mut self, name: &str) {
@@ -108,12 +138,12 @@ impl Decision {
 
     /// Sets, for each node that does not fit, whether it never would.
     pub(crate) fn judge_never(&mut self, mut never: impl FnMut(u32) -> bool) {
-        for row in self.rows.iter().filter(|row| row.tally != FITS) {
-            self.tallies[row.tally as usize].never = never(row.node);
+        for row in self.rows.iter_mut().filter(|row| row.tally != FITS) {
+            row.never = never(row.node);
         }
     }
 
-    fn name(&self, node: u32) -> &str {
+    pub(crate) fn name(&self, node: u32) -> &str {
         &self.names[node as usize]
     }
 
@@ -154,31 +184,13 @@ impl Decision {
         scores
     }
 
-    /// Text for each node that does not fit, by name. `never` Some: only those that never (or may yet) fit.
-    pub fn failed_nodes(&self, never: Option<bool>) -> Vec<(&str, String)> {
-        let mut failed: Vec<_> = self
-            .rows
-            .iter()
-            .filter(|row| row.tally != FITS)
-            .map(|row| (row.node, &self.tallies[row.tally as usize]))
-            .filter(|(_, tally)| never.is_none_or(|never| tally.never == never))
-            .map(|(node, tally)| (self.name(node), tally.text()))
-            .collect();
-        if never != Some(true) {
-            let text = Reason::NodeUnregistered.bare_text();
-            failed.extend(self.unregistered.iter().map(|name| (name.as_str(), text.to_string())));
-        }
-        failed.sort_unstable_by_key(|(name, _)| *name);
-        failed
-    }
-
     /// For each reason met, on how many nodes; in the order of the codes.
     pub fn tally(&self) -> Vec<(&'static str, usize)> {
         let mut nodes = [0; REASONS.len()];
         nodes[Reason::NodeUnregistered as usize] = self.unregistered.len();
-        for tally in &self.tallies {
+        for (tally, count) in &self.tallies {
             for reason in tally.reasons() {
-                nodes[reason as usize] += 1;
+                nodes[reason as usize] += count;
             }
         }
         REASONS

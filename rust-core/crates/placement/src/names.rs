@@ -1,6 +1,7 @@
 //! From names to places in an array, by a hash table that is never iterated.
 
 use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
 
 use hashbrown::HashTable;
 use rustc_hash::FxBuildHasher;
@@ -37,16 +38,23 @@ impl PlaceByKey {
     }
 }
 
+/// How many items lie in one piece of an array.
+const PIECE: usize = 32;
+
 /// An array whose places are used again, so that a steady state allocates nothing.
+///
+/// Its items lie in pieces that a copy shares until one of both writes to them: a copy costs a count a piece, and a
+/// write while a copy exists costs one piece once.
 #[derive(Clone, Debug)]
 pub(crate) struct Slots<T> {
-    items: Vec<T>,
+    pieces: Vec<Arc<[T]>>,
+    len: usize,
     free: Vec<u32>,
 }
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
-        Self { items: Vec::new(), free: Vec::new() }
+        Self { pieces: Vec::new(), len: 0, free: Vec::new() }
     }
 }
 
@@ -54,8 +62,11 @@ impl<T: Default> Slots<T> {
     /// A free place. Its item is as its last user left it.
     pub(crate) fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            self.items.push(T::default());
-            (self.items.len() - 1) as u32
+            if self.len == self.pieces.len() * PIECE {
+                self.pieces.push((0..PIECE).map(|_| T::default()).collect());
+            }
+            self.len += 1;
+            (self.len - 1) as u32
         })
     }
 
@@ -63,21 +74,53 @@ impl<T: Default> Slots<T> {
         self.free.push(place);
     }
 
-    pub(crate) fn items(&self) -> &[T] {
-        &self.items
+    /// How many places there are, free ones too.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Every item in the order of places, those of free places too.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.pieces.iter().flat_map(|piece| piece.iter()).take(self.len)
     }
 }
 
 impl<T> std::ops::Index<u32> for Slots<T> {
     type Output = T;
 
+    #[inline]
     fn index(&self, place: u32) -> &T {
-        &self.items[place as usize]
+        &self.pieces[place as usize / PIECE][place as usize % PIECE]
     }
 }
 
-impl<T> std::ops::IndexMut<u32> for Slots<T> {
+impl<T: Clone> std::ops::IndexMut<u32> for Slots<T> {
+    #[inline]
     fn index_mut(&mut self, place: u32) -> &mut T {
-        &mut self.items[place as usize]
+        &mut Arc::make_mut(&mut self.pieces[place as usize / PIECE])[place as usize % PIECE]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_shares_pieces_until_one_of_both_writes() {
+        let mut slots: Slots<String> = Slots::default();
+        for number in 0..3 * PIECE as u32 {
+            let place = slots.take();
+            assert_eq!(place, number);
+            slots[place] = number.to_string();
+        }
+        let mut copy = slots.clone();
+        copy[40] = "theirs".into();
+        slots[70] = "ours".into();
+        assert_eq!((slots[40].as_str(), slots[70].as_str()), ("40", "ours"));
+        assert_eq!((copy[40].as_str(), copy[70].as_str()), ("theirs", "70"));
+        let shared = |piece: usize| Arc::ptr_eq(&slots.pieces[piece], &copy.pieces[piece]);
+        assert_eq!([shared(0), shared(1), shared(2)], [true, false, false]);
+        slots.give_back(5);
+        assert_eq!((slots.take(), slots.len(), slots.iter().count()), (5, 3 * PIECE, 3 * PIECE));
     }
 }

@@ -85,6 +85,13 @@ impl Node {
             })
     }
 
+    /// Whether both nodes, empty and healthy, answer every pod alike that names no card by its id.
+    pub(crate) fn is_shaped_as(&self, other: &Self) -> bool {
+        let same =
+            |(one, two): (&Card, &Card)| (one.kind, one.index, one.numa) == (two.kind, two.index, two.numa);
+        self.cards.len() == other.cards.len() && self.cards.iter().zip(&other.cards).all(same)
+    }
+
     /// Takes the inventory with nothing used, and forgets all known cards outside it.
     pub(crate) fn register(&mut self, specs: &[CardSpec], kinds: &[u16]) {
         self.unregister();
@@ -238,7 +245,7 @@ impl Nodes {
 
     /// Every place, also those of nodes that are no more, with its node.
     pub(crate) fn all(&self) -> impl Iterator<Item = (u32, &Node)> {
-        self.slots.items().iter().enumerate().map(|(place, node)| (place as u32, node))
+        self.slots.iter().enumerate().map(|(place, node)| (place as u32, node))
     }
 }
 

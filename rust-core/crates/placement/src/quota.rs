@@ -109,7 +109,7 @@ impl Quotas {
             let (namespace, vendor) = self.slots[*place].key();
             self.find(namespace, vendor) == Some(*place)
         };
-        (0..self.slots.items().len() as u32).filter(live).map(|place| (place, &self.slots[place]))
+        (0..self.slots.len() as u32).filter(live).map(|place| (place, &self.slots[place]))
     }
 
     pub(crate) fn describe(&self, place: u32) -> String {

@@ -1,7 +1,7 @@
 //! The one table of reasons: why a card or a node was not taken.
 
 /// Why a card, or a whole node, does not take a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Reason {
     /// Fewer cards passed than were asked.

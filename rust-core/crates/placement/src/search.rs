@@ -25,6 +25,9 @@ pub enum Candidates<'a> {
 /// No node.
 const NO_PLACE: u32 = u32::MAX;
 
+/// A cluster has few shapes of nodes; comparing with more would cost what judging does.
+const SHAPES_REMEMBERED: usize = 16;
+
 /// Buffers of the search, kept from pod to pod. Nothing in them changes an answer.
 #[derive(Default)]
 pub(crate) struct Search {
@@ -36,6 +39,8 @@ pub(crate) struct Search {
     /// By place: number of the last search whose candidates name the node.
     wanted: Vec<u32>,
     searches: u32,
+    /// Nodes of different shapes, and whether the pod never fits on them.
+    judged: Vec<(u32, bool)>,
     /// Counting tells whether the first ask fits.
     counts_first: bool,
     /// There is no other ask.
@@ -141,8 +146,27 @@ impl Search {
         if let Some(place) = decision.winner() {
             self.take(decision, nodes, place, pod);
         } else if !self.counts_all {
-            decision.judge_never(|place| self.never_fits(nodes, place, pod));
+            self.judge_never(decision, nodes, pod);
         }
+    }
+
+    /// Judges nodes of one shape once: empty, they answer alike unless the pod names cards by their ids.
+    fn judge_never(&mut self, decision: &mut Decision, nodes: &Nodes, pod: &PodAsk) {
+        let names_ids = self.demands.list.iter().any(|demand| demand.id_rules(pod).is_some());
+        let mut judged = std::mem::take(&mut self.judged);
+        judged.clear();
+        decision.judge_never(|place| {
+            let alike = |(other, _): &&(u32, bool)| nodes[place].is_shaped_as(&nodes[*other]);
+            if let Some((_, never)) = judged.iter().find(alike) {
+                return *never;
+            }
+            let never = self.never_fits(nodes, place, pod);
+            if !names_ids && judged.len() < SHAPES_REMEMBERED {
+                judged.push((place, never));
+            }
+            never
+        });
+        self.judged = judged;
     }
 
     fn begin_search(&mut self, places: usize) {

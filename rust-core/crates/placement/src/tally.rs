@@ -4,7 +4,7 @@ use crate::check::{Check, CHECK_COUNT};
 use crate::reason::{Reason, REASONS};
 
 /// What was met on one node, for the first container that does not fit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tally {
     /// A reason that concerns the whole node; the counts are then empty.
     pub(crate) bare: Option<Reason>,

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use placement::Decision;
+use placement::{Decision, FailedNodes};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict, PyString};
 
 use crate::values::Slice;
 
@@ -45,6 +45,16 @@ fn to_dict<'py, V: IntoPyObject<'py>>(
     let dict = PyDict::new(py);
     for (name, value) in pairs {
         dict.set_item(name, value)?;
+    }
+    Ok(dict)
+}
+
+/// By node its text; nodes of one text share the string.
+fn texts_by_node<'py>(py: Python<'py>, failed: &FailedNodes<'_>) -> PyResult<Bound<'py, PyDict>> {
+    let texts: Vec<_> = failed.texts.iter().map(|text| PyString::new(py, text)).collect();
+    let dict = PyDict::new(py);
+    for (node, text) in &failed.nodes {
+        dict.set_item(node, &texts[*text])?;
     }
     Ok(dict)
 }
@@ -103,7 +113,7 @@ impl Placement {
 
     /// Text for every node that does not fit, by name.
     fn failed_nodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        to_dict(py, self.decision.failed_nodes(None))
+        texts_by_node(py, &self.decision.failed(None))
     }
 
     /// Reason code and on how many nodes it was met, sorted by code.
@@ -116,12 +126,40 @@ impl Placement {
 impl Rejection {
     /// Text by node for those that may yet fit: something may end, heal, be uncordoned or register.
     fn not_now<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        to_dict(py, self.decision.failed_nodes(Some(false)))
+        texts_by_node(py, &self.decision.failed(Some(false)))
+    }
+
+    /// `not_now()` as a JSON object.
+    fn not_now_json<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.decision.failed(Some(false)).to_json().as_bytes())
     }
 
     /// Text by node for those that would not fit were they empty, healthy and uncordoned.
     fn never<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        to_dict(py, self.decision.failed_nodes(Some(true)))
+        texts_by_node(py, &self.decision.failed(Some(true)))
+    }
+
+    /// `never()` as a JSON object.
+    fn never_json<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.decision.failed(Some(true)).to_json().as_bytes())
+    }
+
+    /// How many nodes never fit.
+    #[getter]
+    fn never_nodes(&self) -> usize {
+        self.decision.never_count()
+    }
+
+    /// The first `limit` nodes by name, each with its text.
+    fn examples(&self, limit: usize) -> Vec<(String, String)> {
+        let failed = self.decision.failed(None);
+        failed.iter().take(limit).map(|(node, text)| (node.into(), text.into())).collect()
+    }
+
+    /// Reason code, on how many nodes it was met, and the first `limit` of these by name; sorted by code.
+    fn nodes_by_reason(&self, limit: usize) -> Vec<(&'static str, usize, Vec<&str>)> {
+        let told = self.decision.nodes_by_reason(limit).into_iter();
+        told.map(|(reason, count, names)| (reason.code(), count, names)).collect()
     }
 
     /// Reason code and on how many nodes it was met, sorted by code.

@@ -148,7 +148,7 @@ class Announcements:
             time=time,
             pod=events.PodRef(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.uid),
             nodes_considered=len(considered),
-            nodes_never_fitting=len(answer.unresolvable_nodes),
+            nodes_never_fitting=answer.never_count,
             reasons=tally,
             reason=rejections.sentence(answer, len(considered)),
             examples=rejections.examples(answer),

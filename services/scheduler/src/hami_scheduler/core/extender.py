@@ -35,8 +35,8 @@ class FilterResult(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: NodeList | None = msgspec.field(name="Nodes", default=None)
     node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)
-    failed_nodes: dict[str, str] | None = msgspec.field(name="FailedNodes", default=None)
-    failed_and_unresolvable_nodes: dict[str, str] | None = msgspec.field(
+    failed_nodes: dict[str, str] | msgspec.Raw | None = msgspec.field(name="FailedNodes", default=None)
+    failed_and_unresolvable_nodes: dict[str, str] | msgspec.Raw | None = msgspec.field(
         name="FailedAndUnresolvableNodes", default=None
     )
     error: str = msgspec.field(name="Error", default="")
@@ -129,8 +129,13 @@ def filter_result(answer: FilterAnswer) -> FilterResult:
         return FilterResult(error=answer.error)
     if answer.node_names is not None:
         return FilterResult(node_names=answer.node_names)
+    if answer.rejection is None:
+        return FilterResult(failed_and_unresolvable_nodes=answer.unresolvable_nodes or None)
+    # Thousands of nodes share few texts: the engine writes the objects, each text once.
+    never = answer.rejection.never_nodes
     return FilterResult(
-        failed_nodes=answer.failed_nodes or None, failed_and_unresolvable_nodes=answer.unresolvable_nodes or None
+        failed_nodes=msgspec.Raw(answer.rejection.not_now_json()) if never < answer.rejection.candidate_nodes else None,
+        failed_and_unresolvable_nodes=msgspec.Raw(answer.rejection.never_json()) if never else None,
     )
 
 

@@ -20,10 +20,6 @@ class FilterAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     node_names: list[str] | None = None
     """The chosen node alone; the names as given when the pod asks for no card; None when nothing fits."""
-    failed_nodes: dict[str, str] = {}
-    """By node: why not now."""
-    unresolvable_nodes: dict[str, str] = {}
-    """By node: why never, as the cluster stands."""
     error: str | None = None
     """The call as a whole failed."""
     reservation: Reservation | None = None
@@ -34,6 +30,25 @@ class FilterAnswer(msgspec.Struct, frozen=True, kw_only=True):
     placement: engine.Placement | None = None
     rejection: engine.Rejection | None = None
     invalid_request: InvalidRequestError | None = None
+    refused_nodes: tuple[str, ...] = ()
+    """All that were asked about, when the request is invalid."""
+
+    @property
+    def failed_nodes(self) -> dict[str, str]:
+        """By node: why not now."""
+        return self.rejection.not_now() if self.rejection is not None else {}
+
+    @property
+    def unresolvable_nodes(self) -> dict[str, str]:
+        """By node: why never, as the cluster stands."""
+        if self.invalid_request is not None:
+            return dict.fromkeys(self.refused_nodes, f"InvalidRequest: {self.invalid_request}")
+        return self.rejection.never() if self.rejection is not None else {}
+
+    @property
+    def never_count(self) -> int:
+        """How many nodes the pod never fits on."""
+        return self.rejection.never_nodes if self.rejection is not None else len(set(self.refused_nodes))
 
     @property
     def passes_through(self) -> bool:
@@ -66,12 +81,7 @@ def filter_pod(
 
     answer, superseded = ledger.reserve(pod, request, node_names, allocation_id=allocation_id, now=now)
     if isinstance(answer, engine.Rejection):
-        return FilterAnswer(
-            failed_nodes=answer.not_now(),
-            unresolvable_nodes=answer.never(),
-            superseded=superseded,
-            rejection=answer,
-        )
+        return FilterAnswer(superseded=superseded, rejection=answer)
     reservation = ledger.reservations[pod.uid]
     assigned = allocations.assignment(
         NodeName(reservation.node),
@@ -90,9 +100,8 @@ def filter_pod(
 
 
 def _refused(ledger: Ledger, pod: kube.Pod, node_names: list[str], error: InvalidRequestError) -> FilterAnswer:
-    reason = f"InvalidRequest: {error}"
     return FilterAnswer(
-        unresolvable_nodes=dict.fromkeys(node_names, reason),
+        refused_nodes=tuple(node_names),
         superseded=_give_back(ledger, pod),
         invalid_request=error,
     )

@@ -5,10 +5,8 @@ Texts name a bounded number of nodes, whatever the size of the cluster.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import nsmallest
-from itertools import chain
 from typing import Final, Literal
 
 import msgspec
@@ -18,8 +16,7 @@ from hami_scheduler.core.filter import FilterAnswer
 
 NODES_NAMED_MAX: Final = 10
 INVALID_REQUEST: Final = "InvalidRequest"
-_UNREGISTERED: Final = "node unregistered"
-_CODE: Final = re.compile(r"[A-Z][A-Za-z]+")
+_UNREGISTERED: Final = "NodeUnregistered"
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +31,7 @@ def tally(answer: FilterAnswer) -> dict[str, int]:
     """Reason code -> number of nodes."""
     if answer.rejection is not None:
         return dict(answer.rejection.tally())
-    return {INVALID_REQUEST: len(answer.unresolvable_nodes)} if answer.invalid_request is not None else {}
+    return {INVALID_REQUEST: answer.never_count} if answer.invalid_request is not None else {}
 
 
 def sentence(answer: FilterAnswer, considered: int) -> str:
@@ -48,11 +45,14 @@ def sentence(answer: FilterAnswer, considered: int) -> str:
 
 def examples(answer: FilterAnswer) -> tuple[events.NodeReasons, ...]:
     """The first nodes by name with their reasons."""
-    failed = {**answer.failed_nodes, **answer.unresolvable_nodes}
-    return tuple(
-        events.NodeReasons(node=node, reasons=tuple(part.strip() for part in failed[node].split(",")))
-        for node in nsmallest(NODES_NAMED_MAX, failed)
-    )
+    if answer.rejection is not None:
+        return tuple(
+            events.NodeReasons(node=node, reasons=tuple(part.strip() for part in text.split(",")))
+            for node, text in answer.rejection.examples(NODES_NAMED_MAX)
+        )
+    reason = (f"{INVALID_REQUEST}: {answer.invalid_request}",)
+    named = nsmallest(NODES_NAMED_MAX, set(answer.refused_nodes))
+    return tuple(events.NodeReasons(node=node, reasons=reason) for node in named)
 
 
 def notices(answer: FilterAnswer, considered: Sequence[str]) -> list[Notice]:
@@ -78,7 +78,7 @@ def notices(answer: FilterAnswer, considered: Sequence[str]) -> list[Notice]:
         ]
     told = [
         Notice(reason="FilteringFailed", message=f"{count} nodes {code}({named})")
-        for code, count, named in _by_code(answer.failed_nodes, answer.unresolvable_nodes)
+        for code, count, named in _by_code(answer)
     ]
     return [*told, _summary(len(considered))]
 
@@ -87,21 +87,12 @@ def _summary(considered: int) -> Notice:
     return Notice(reason="FilteringFailed", message=f"no available node, {considered} nodes do not meet")
 
 
-def _by_code(*failed: Mapping[str, str]) -> Iterable[tuple[str, int, str]]:
-    """(reason code, number of nodes, their first names) by code; a node counts under each code in its text.
+def _by_code(answer: FilterAnswer) -> Iterable[tuple[str, int, str]]:
+    """(reason code, number of nodes, their first names) by code; a node counts under each of its reasons.
 
-    `node unregistered` is in the summary only, as in HAMi. Thousands of nodes share few texts: each is read once.
+    Nodes that are not registered are in the summary only, as in HAMi.
     """
-    by_text: dict[str, list[str]] = {}
-    for texts in failed:
-        for node, text in texts.items():
-            by_text.setdefault(text, []).append(node)
-    by_text.pop(_UNREGISTERED, None)
-    groups: dict[str, list[list[str]]] = {}
-    for text, nodes in by_text.items():
-        for code in dict.fromkeys(_CODE.findall(text)):
-            groups.setdefault(code, []).append(nodes)
-    for code, lists in sorted(groups.items()):
-        count = sum(len(nodes) for nodes in lists)
-        named = ",".join(nsmallest(NODES_NAMED_MAX, chain.from_iterable(lists)))
-        yield code, count, named if count <= NODES_NAMED_MAX else f"{named},… {count - NODES_NAMED_MAX} more"
+    for code, count, nodes in answer.rejection.nodes_by_reason(NODES_NAMED_MAX) if answer.rejection is not None else ():
+        if code != _UNREGISTERED:
+            named = ",".join(nodes)
+            yield code, count, named if count <= NODES_NAMED_MAX else f"{named},… {count - NODES_NAMED_MAX} more"
