@@ -341,6 +341,14 @@ impl Cluster {
         let mut held: Vec<(&str, Amount)> =
             booking.held.iter().map(|held| (&*known[held.card as usize].id, held.amount)).collect();
         held.sort_unstable_by_key(|(id, _)| *id);
+        // A malformed allocation may name one card under two vendors.
+        held.dedup_by(|later, kept| {
+            let same = later.0 == kept.0;
+            if same {
+                kept.1 = kept.1.plus(later.1);
+            }
+            same
+        });
         held
     }
 

@@ -58,7 +58,10 @@ impl Demand {
                     Check::Exclusive,
                 )
                 | bit(family.zero_cores_need_free_cores && self.cores_percent == 0, Check::ComputeExhausted),
-            failed: bit(!admitted, Check::Type) | bit(family.partitions(&kind.mode), Check::Mode),
+            failed: bit(!admitted, Check::Type)
+                // All of less than nothing would be a share that gives memory to others.
+                | bit(kind.total.memory_mib < 0, Check::Memory)
+                | bit(family.partitions(&kind.mode), Check::Mode),
             candidate: true,
             fits_empty: false,
             model_is_vendor: kind.model == family.word,

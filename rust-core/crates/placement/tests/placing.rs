@@ -40,6 +40,13 @@ fn refusals_say_why() {
             text: "2/2 CardInsufficientMemory",
         },
         Refusal {
+            name: "all of a card that says it has less than no memory",
+            cards: changed(|card| card.memory_mib = -1),
+            running: vec![],
+            pod: pod("p", vec![ask_percent(1, 100)]),
+            text: "2/2 CardInsufficientMemory",
+        },
+        Refusal {
             name: "some fit, too few",
             cards: two(),
             running: vec![("a-0", 9000, 0)],

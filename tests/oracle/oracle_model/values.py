@@ -1,0 +1,119 @@
+"""The values of a case, read from its JSON: cards, pods to place, pods that hold cards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+Json = dict[str, Any]
+
+
+class Card(NamedTuple):
+    """A card as its node registered it. Memory in MiB, cores in percent of one card."""
+
+    id: str
+    vendor: str
+    model: str
+    index: int
+    slots: int
+    memory_mib: int
+    cores_percent: int
+    numa: int = 0
+    mode: str = ""
+    healthy: bool = True
+    cordoned: bool = False
+
+
+class Ask(NamedTuple):
+    """What one container asks of one vendor; memory and cores are per card."""
+
+    vendor: str
+    count: int
+    memory_mib: int = 0
+    memory_percent: int | None = None
+    cores_percent: int = 0
+
+
+class Container(NamedTuple):
+    """`kind`: `init` (ends before the next one starts), `sidecar` (an init container that keeps running), `app`."""
+
+    name: str
+    kind: str
+    asks: tuple[Ask, ...]
+
+
+class Constraint(NamedTuple):
+    """Which cards of a vendor a pod accepts. None: any."""
+
+    use_models: Sequence[str] | None = None
+    avoid_models: Sequence[str] | None = None
+    use_ids: Sequence[str] | None = None
+    avoid_ids: Sequence[str] | None = None
+    modes: str | None = None
+
+
+class Pod(NamedTuple):
+    """A pod to place."""
+
+    uid: str
+    namespace: str
+    containers: tuple[Container, ...]
+    node_policy: str
+    card_policy: str
+    numa_bind: bool
+    constraints: dict[str, Constraint]
+    weights: tuple[int, int, int]
+    """Of slots, cores and memory in the score of a card."""
+
+
+class Share(NamedTuple):
+    """What one container has of one card."""
+
+    card_id: str
+    vendor: str
+    memory_mib: int
+    cores_percent: int
+
+
+class Booking(NamedTuple):
+    """What a pod holds on a node: each container's kind with its shares, containers in their order."""
+
+    uid: str
+    namespace: str
+    node: str
+    state: str
+    containers: tuple[tuple[str, tuple[Share, ...]], ...]
+    init_done: bool = False
+    blocked_cards: tuple[str, ...] = ()
+
+
+def read_pod(found: Json) -> Pod:
+    return Pod(
+        uid=found["uid"],
+        namespace=found["namespace"],
+        containers=tuple(
+            Container(container["name"], container["kind"], tuple(Ask(**ask) for ask in container["asks"]))
+            for container in found["containers"]
+        ),
+        node_policy=found.get("node_policy", "binpack"),
+        card_policy=found.get("card_policy", "spread"),
+        numa_bind=found.get("numa_bind", False),
+        constraints={vendor: Constraint(**rule) for vendor, rule in found.get("constraints", {}).items()},
+        weights=tuple(found.get("weights", (1, 1, 1))),
+    )
+
+
+def read_charge(found: Json) -> Booking:
+    """A bound pod."""
+    return Booking(
+        uid=found["uid"],
+        namespace=found["namespace"],
+        node=found["node"],
+        state="bound",
+        containers=tuple(
+            (container["kind"], tuple(Share(**share) for share in container["slices"]))
+            for container in found["containers"]
+        ),
+        init_done=found.get("init_done", False),
+        blocked_cards=tuple(found.get("blocked_cards", ())),
+    )

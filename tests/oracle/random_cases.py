@@ -1,0 +1,266 @@
+"""Random cases: small clusters, small numbers, short histories, so that boundaries and ties are met often.
+
+A case is the JSON `{"steps": [{"do": ..., ...}, ...]}`. The same seed and number give the same case.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+Json = dict[str, Any]
+
+NODES = ("n1", "n2", "n3", "n4")
+NAMESPACES = ("red", "blue")
+NVIDIA = "NVIDIA"
+MODELS = ("NVIDIA A100",) * 6 + ("NVIDIA T4",) * 3 + ("nvidia a10", "NVIDIA", "NVIDIA", "Tesla")
+MODES = ("hami-core",) * 5 + ("mps", "")
+CARD_POLICIES = (
+    "binpack", "spread", "mutex", "numa", "binpack,numa", "numa,binpack", "spread,numa", "numa,spread,binpack",
+    "mutex,binpack", " spread , mutex", "binpack,spread", "", ",", "mutex,numa", "Binpack",
+)  # fmt: skip
+NODE_POLICIES = ("binpack", "spread", "", "Spread")
+PERCENTS = (0, 1, 33, 34, 50, 67, 99, 100)
+CORES = (0, 0, 10, 30, 50, 50, 100, 100, 101, 120)
+TOTAL_CORES = (100,) * 6 + (200, 50, 30, 0)
+
+
+def random_case(seed: int, number: int) -> Json:
+    return _Maker(Random(seed * 0x1_0000_0000 + number)).case()  # noqa: S311  # repeatable, not secret
+
+
+class _Maker:
+    """One case in the making."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.nodes: dict[str, list[Json]] = {}
+        self.uids: list[str] = []
+        self.has_quota = random.random() < 0.3
+        self.has_init = random.random() < 0.35
+        self.pod_kind = self._pod_kind()
+
+    def _pod_kind(self) -> set[str]:
+        """What this case's pods have besides amounts; few at a time, so that each comes through on its own."""
+        kinds = ("policy", "numa", "constraint", "weights", "many", "unknown")
+        chances = (0.6, 0.3, 0.3, 0.15, 0.35, 0.02)
+        return {kind for kind, chance in zip(kinds, chances, strict=True) if self.random.random() < chance}
+
+    def case(self) -> Json:
+        random = self.random
+        steps = [self._set_node(name) for name in NODES[: random.choice((1, 1, 2, 2, 3, 4))]]
+        if self.has_quota:
+            steps += [self._set_quota() for _ in range(random.choice((1, 1, 2)))]
+        steps += [self._charge() for _ in range(random.choice((0, 1, 1, 2, 3)))]
+        makers = (
+            (self._reserve, 8), (self._what_if, 2), (self._explain, 3), (self._charge, 2), (self._release, 2),
+            (self._confirm, 1), (self._health, 1), (self._set_node_again, 1), (self._remove_node, 0.5),
+            (self._set_quota, 1 if self.has_quota else 0.1),
+        )  # fmt: skip
+        for make in random.choices([m for m, _ in makers], [w for _, w in makers], k=random.randint(1, 5)):
+            steps.append(make())
+        steps.append(self._explain() if random.random() < 0.3 else self._reserve())
+        return {"steps": steps}
+
+    # ---- nodes -----------------------------------------------------------------------------------------------------
+
+    def _set_node(self, name: str) -> Json:
+        random = self.random
+        count = random.choice((1, 2, 2, 3, 3, 4, 4, 4, 5)) if random.random() < 0.98 else 0
+        alike = random.random() < 0.6
+        model = random.choice(MODELS)
+        memory, cores, slots = self._totals()
+        cards = []
+        for number in range(count):
+            if not alike:
+                model = random.choice(MODELS)
+                memory, cores, slots = self._totals()
+            cards.append(
+                {
+                    "id": f"{name}-{number}",
+                    "vendor": NVIDIA if random.random() < 0.98 else "DCU",
+                    "model": model,
+                    "index": number if random.random() < 0.9 else random.randint(0, 3),
+                    "slots": slots,
+                    "memory_mib": memory,
+                    "cores_percent": cores,
+                    "numa": random.choice((0, 0, 1, number % 2, -1)) if random.random() < 0.9 else 0,
+                    "mode": random.choice(MODES),
+                    "healthy": random.random() < 0.93,
+                    "cordoned": random.random() < 0.05,
+                }
+            )
+        if random.random() < 0.2:
+            random.shuffle(cards)
+        self.nodes[name] = cards
+        return {"do": "set_node", "node": name, "cards": cards}
+
+    def _totals(self) -> tuple[int, int, int]:
+        random = self.random
+        memory = random.choice((7, 8, 10, 10, 15, 33, 100)) if random.random() < 0.97 else random.choice((0, 2**31, -5))
+        return memory, random.choice(TOTAL_CORES), random.choice((1, 2, 2, 3, 4, 4, 10, 10, 10))  if random.random() < 0.97 else 0
+
+    def _set_node_again(self) -> Json:
+        name = self.random.choice(NODES)
+        cards = self.nodes.get(name)
+        if cards and self.random.random() < 0.6:
+            kept = [{**card, "cordoned": self.random.random() < 0.3} for card in cards]
+            if self.random.random() < 0.5:
+                self.random.shuffle(kept)
+            self.nodes[name] = kept[: self.random.randint(1, len(kept))]
+            return {"do": "set_node", "node": name, "cards": self.nodes[name]}
+        return self._set_node(name)
+
+    def _remove_node(self) -> Json:
+        return {"do": "remove_node", "node": self.random.choice(NODES)}
+
+    def _health(self) -> Json:
+        node = self._some_node()
+        return {
+            "do": "set_card_health",
+            "node": node,
+            "card_id": self._some_card(node),
+            "healthy": self.random.random() < 0.5,
+        }
+
+    def _some_node(self) -> str:
+        return self.random.choice(list(self.nodes)) if self.random.random() < 0.97 else "n9"
+
+    def _some_card(self, node: str) -> str:
+        cards = self.nodes.get(node)
+        if cards and self.random.random() < 0.95:
+            return str(self.random.choice(cards)["id"])
+        return f"{node}-9"
+
+    # ---- quotas and what is booked ---------------------------------------------------------------------------------
+
+    def _set_quota(self) -> Json:
+        random = self.random
+        step: Json = {"do": "set_quota", "namespace": random.choice(NAMESPACES), "vendor": NVIDIA}
+        if random.random() < 0.8:
+            step["memory_mib"] = random.choice((0, 3, 5, 8, 10, 12, 15, 20, 40))
+        if random.random() < 0.5:
+            step["cores_percent"] = random.choice((0, 30, 50, 60, 100, 150, 200))
+        return step
+
+    def _charge(self) -> Json:
+        random = self.random
+        node = self._some_node()
+        containers = []
+        for kind in self._kinds():
+            count = random.choice((0, 1, 1, 1, 2))
+            containers.append({"kind": kind, "slices": [self._slice(node) for _ in range(count)]})
+        step = {
+            "do": "charge",
+            "uid": self._uid(new=0.85),
+            "namespace": random.choice(NAMESPACES),
+            "node": node,
+            "containers": containers,
+        }
+        if random.random() < 0.15:
+            step["init_done"] = True
+        if random.random() < 0.08:
+            step["blocked_cards"] = [self._some_card(node) for _ in range(random.choice((1, 1, 2)))]
+        return step
+
+    def _slice(self, node: str) -> Json:
+        return {
+            "card_id": self._some_card(node),
+            "vendor": NVIDIA if self.random.random() < 0.97 else "DCU",
+            "memory_mib": self.random.choice((0, 1, 2, 3, 4, 5, 8, 10)),
+            "cores_percent": self.random.choice((0, 0, 10, 20, 50, 70, 100)),
+        }
+
+    def _uid(self, new: float) -> str:
+        if not self.uids or self.random.random() < new:
+            self.uids.append(f"p{len(self.uids)}")
+            return self.uids[-1]
+        return self.random.choice(self.uids)
+
+    def _confirm(self) -> Json:
+        return {"do": "confirm", "uid": self._known_uid()}
+
+    def _release(self) -> Json:
+        return {"do": "release", "uid": self._known_uid()}
+
+    def _known_uid(self) -> str:
+        return self.random.choice(self.uids) if self.uids and self.random.random() < 0.95 else "p99"
+
+    # ---- pods to place ---------------------------------------------------------------------------------------------
+
+    def _reserve(self) -> Json:
+        return {"do": "reserve", **self._question(0.85)}
+
+    def _what_if(self) -> Json:
+        return {"do": "what_if", **self._question(0.7)}
+
+    def _explain(self) -> Json:
+        return {"do": "explain", **self._question(0.7)}
+
+    def _question(self, new: float) -> Json:
+        random = self.random
+        question: Json = {"pod": self._pod(new)}
+        if random.random() < 0.3:
+            question["candidates"] = [random.choice((*NODES, "n9")) for _ in range(random.choice((0, 2, 3, 4, 6)))]
+        return question
+
+    def _kinds(self) -> list[str]:
+        random = self.random
+        init = [random.choice(("init", "sidecar")) for _ in range(random.choice((0, 1, 1, 2, 3)))] * self.has_init
+        apps = random.choice((1, 1, 2, 3)) if "many" in self.pod_kind else 1
+        return [*init, *["app"] * (apps if random.random() < 0.95 else 0)]
+
+    def _pod(self, new: float) -> Json:
+        random = self.random
+        kind = self.pod_kind
+        pod: Json = {
+            "uid": self._uid(new),
+            "namespace": random.choice(NAMESPACES),
+            "containers": [
+                {"name": f"c{number}", "kind": found, "asks": self._asks()}
+                for number, found in enumerate(self._kinds())
+            ],
+        }
+        if random.random() < 0.6:
+            pod["node_policy"] = random.choice(NODE_POLICIES)
+        if "policy" in kind:
+            pod["card_policy"] = random.choice(CARD_POLICIES)
+        if "numa" in kind:
+            pod["numa_bind"] = True
+        if "constraint" in kind:
+            pod["constraints"] = {NVIDIA: self._constraint()}
+        if "weights" in kind:
+            weights = [random.choice((0, 1, 2, 3, 7, 100)) for _ in range(3)]
+            pod["weights"] = weights if any(weights) else [0, 1, 0]
+        return pod
+
+    def _asks(self) -> list[Json]:
+        random = self.random
+        if random.random() < 0.1:
+            return []
+        vendor = NVIDIA
+        if "unknown" in self.pod_kind and random.random() < 0.5:
+            vendor = "Nobody"
+        ask: Json = {"vendor": vendor, "count": random.choice((1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 4, 0))}
+        if random.random() < 0.7:
+            ask["memory_mib"] = random.choice((0, 1, 2, 2, 3, 4, 5, 7, 8, 10, 11))
+        if random.random() < 0.4:
+            ask["memory_percent"] = random.choice(PERCENTS)
+        if random.random() < 0.6:
+            ask["cores_percent"] = random.choice(CORES)
+        return [ask]
+
+    def _constraint(self) -> Json:
+        random = self.random
+        rule: Json = {}
+        models = ("A100", "t4", "nvidia", "Tesla", "H100", "")
+        cards = [card["id"] for cards in self.nodes.values() for card in cards] or ["x"]
+        for key, choices, most in (
+            ("use_models", models, 2), ("avoid_models", models[:5], 1),
+            ("use_ids", cards, 4), ("avoid_ids", cards, 3),
+        ):  # fmt: skip
+            if random.random() < 0.3:
+                rule[key] = [random.choice(choices) for _ in range(random.randint(0, most))]
+        if random.random() < 0.2:
+            rule["modes"] = random.choice(("hami-core", "mps", "mig,hami-core", "mig", ""))
+        return rule
