@@ -46,7 +46,7 @@ def _guarded(engine: EngineSide, step: Json) -> object:
         return engine.do(step)
     except Exception as error:  # noqa: BLE001  # whatever the engine raises is its answer
         return f"{type(error).__name__}: {error}"
-    except BaseException as error:  # noqa: BLE001  # a panic of the engine is one too; anything else goes on
+    except BaseException as error:  # a panic of the engine is one too; anything else goes on
         if type(error).__name__ != "PanicException":
             raise
         return f"panic: {error}"

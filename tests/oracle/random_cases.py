@@ -97,8 +97,12 @@ class _Maker:
 
     def _totals(self) -> tuple[int, int, int]:
         random = self.random
-        memory = random.choice((7, 8, 10, 10, 15, 33, 100)) if random.random() < 0.97 else random.choice((0, 2**31, -5))
-        return memory, random.choice(TOTAL_CORES), random.choice((1, 2, 2, 3, 4, 4, 10, 10, 10))  if random.random() < 0.97 else 0
+        memory = random.choice((7, 8, 10, 10, 15, 33, 100) if random.random() < 0.97 else (0, 2**31, -5))
+        return (
+            memory,
+            random.choice(TOTAL_CORES),
+            random.choice((1, 2, 2, 3, 4, 4, 10, 10, 10)) if random.random() < 0.97 else 0,
+        )
 
     def _set_node_again(self) -> Json:
         name = self.random.choice(NODES)

@@ -75,7 +75,7 @@ def _simpler(path: Path, value: object) -> list[object]:
     if isinstance(value, int):
         return [number for number in (0, 1, value // 2, value - 1) if abs(number) < abs(value)]
     if isinstance(value, str) and "," in value:
-        return [word for word in value.split(",")]
+        return list(value.split(","))
     return []
 
 

@@ -88,9 +88,7 @@ class Cluster:
 
     def _score(self, node: str, used: dict[str, Amount]) -> float:
         cards = self.nodes[node]
-        return node_score(
-            total(used.get(card.id, Amount()) for card in cards), total(total_of(card) for card in cards)
-        )
+        return node_score(total(used.get(card.id, Amount()) for card in cards), total(total_of(card) for card in cards))
 
     def _state(self, node: str, pod: Pod) -> NodeState:
         quotas = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .order import Rank, card_score, percent_of, sort_key, words_of
-from .usage import Amount, effective_usage, plus, seen_by, total
+from .usage import Amount, effective_usage, plus, running_beside, total
 from .values import Ask, Card, Constraint, Container, Pod, Share
 
 MODEL_WORDS = {"NVIDIA": "nvidia"}
@@ -63,6 +63,7 @@ def fit(node: NodeState, pod: Pod) -> Outcome:
     order: list[Card] = []
     looks: list[Look] = []
     apps_began = False
+    key = sort_key(pod.card_policy, numa_bind=pod.numa_bind)
     for container in pod.containers:
         asks = [ask for ask in container.asks if ask.count > 0]
         given: list[Share] = []
@@ -71,10 +72,11 @@ def fit(node: NodeState, pod: Pod) -> Outcome:
             if not (is_app and apps_began):
                 order = list(node.cards)  # each init container, and the first app container, starts anew
             apps_began = apps_began or is_app
-            ranks = _ranks(node, pod, container, asks, held)
+            ranks = _ranks(node, pod, asks, [*held, (container.kind, ())])
             for ask in asks:
-                order.sort(key=lambda card: sort_key(pod.card_policy, numa_bind=pod.numa_bind)(ranks[card.id]))
-                found = _collect(node, pod, container, ask, order, [*held, (container.kind, tuple(given))])
+                order.sort(key=lambda card: key(ranks[card.id]))
+                request = Request(pod, container, ask, [*held, (container.kind, tuple(given))])
+                found = _collect(node, request, order)
                 if isinstance(found, Outcome):
                     return found
                 chosen, looks = found
@@ -91,8 +93,8 @@ Held = list[tuple[str, tuple[Share, ...]]]
 """What the pod has so far: each container's kind with its shares."""
 
 
-def _ranks(node: NodeState, pod: Pod, container: Container, asks: list[Ask], held: Held) -> dict[str, Rank]:
-    own = seen_by(container.kind, held)
+def _ranks(node: NodeState, pod: Pod, asks: list[Ask], held: Held) -> dict[str, Rank]:
+    own = running_beside(held)
     ranks = {}
     for card in node.cards:
         used = plus(node.used.get(card.id, Amount()), own.get(card.id, Amount()))
@@ -101,10 +103,19 @@ def _ranks(node: NodeState, pod: Pod, container: Container, asks: list[Ask], hel
     return ranks
 
 
-def _collect(
-    node: NodeState, pod: Pod, container: Container, ask: Ask, order: list[Card], held: Held
-) -> tuple[list[Share], list[Look]] | Outcome:
-    """Cards for one ask, or why there are too few. The last of `held` is the container itself."""
+class Request(NamedTuple):
+    """One ask in its place."""
+
+    pod: Pod
+    container: Container
+    ask: Ask
+    held: Held
+    """Its last entry is the container itself."""
+
+
+def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list[Share], list[Look]] | Outcome:
+    """Cards for one ask, or why there are too few."""
+    pod, container, ask, held = request
     candidates = [c for c in order if c.vendor == ask.vendor and MODEL_WORDS[ask.vendor] in c.model.lower()]
     constraint = pod.constraints.get(ask.vendor, Constraint())
     partitioned = any(card.mode == "mig" for card in candidates)
@@ -112,7 +123,7 @@ def _collect(
     if ask.count > len(candidates) and not (partitioned and accepts_partitioned):
         return _refused("NodeInsufficientDevice", {"NodeInsufficientDevice"}, container)
 
-    own = seen_by(container.kind, held)
+    own = running_beside(held)
     counts: dict[str, int] = {}
     looks: list[Look] = []
     collected: list[Share] = []
@@ -152,7 +163,7 @@ def _share(card: Card, ask: Ask) -> Share:
     """Memory given as an amount wins over a percentage. More than all cores are all cores."""
     memory = ask.memory_mib
     if memory == 0 and ask.memory_percent is not None:
-        memory = percent_of(card.memory_mib, ask.memory_percent)
+        memory = percent_of(max(card.memory_mib, 0), ask.memory_percent)
     return Share(card.id, ask.vendor, memory, min(ask.cores_percent, 100))
 
 
@@ -165,14 +176,13 @@ def _first_reason(node: NodeState, card: Card, constraint: Constraint) -> str | 
     if card.id in node.blocked:
         return "CardBlocked"
     model = card.model.lower()
-    wanted, avoided = constraint.use_models, constraint.avoid_models
+    wanted, avoided = constraint.use_models, constraint.avoid_models or ()
     if wanted is not None and not any(word.lower() in model for word in wanted):
         return "CardTypeMismatch"
-    if avoided is not None and any(word.lower() in model for word in avoided):
+    if any(word.lower() in model for word in avoided):
         return "CardTypeMismatch"
-    if constraint.modes is not None and card.mode not in constraint.modes:
-        return "CardTypeMismatch"
-    return None
+    admits_mode = constraint.modes is None or card.mode in constraint.modes
+    return None if admits_mode else "CardTypeMismatch"
 
 
 def _second_reason(pod: Pod, card: Card, constraint: Constraint, used: Amount) -> str | None:

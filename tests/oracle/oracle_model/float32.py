@@ -6,22 +6,20 @@ is the 32-bit result: 53 bits of mantissa are more than twice 24 bits and two.
 
 from __future__ import annotations
 
-from struct import Struct
-
-_SINGLE = Struct("<f")
+from ctypes import c_float
 
 
 def to_float32(value: float) -> float:
     """The nearest 32-bit number; ties go to the even one."""
-    return float(_SINGLE.unpack(_SINGLE.pack(value))[0])
+    return c_float(value).value
 
 
 def float32_of(number: int) -> float:
     """The nearest 32-bit number of an integer, without the detour over 64 bits that would round twice."""
     size = abs(number)
-    surplus = size.bit_length() - 24
-    if surplus <= 0:
+    if size < 1 << 24:
         return float(number)
+    surplus = size.bit_length() - 24
     kept, rest = size >> surplus, size & ((1 << surplus) - 1)
     half = 1 << (surplus - 1)
     if rest > half or (rest == half and kept & 1):

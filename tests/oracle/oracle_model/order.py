@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from .float32 import float32_of, quotient, to_float32
@@ -39,6 +40,7 @@ def total_of(card: Card) -> Amount:
     return Amount(card.memory_mib, card.cores_percent, card.slots)
 
 
+@lru_cache(maxsize=100_000)
 def _weighted_score(used: Amount, total: Amount, weights: tuple[int, int, int]) -> float:
     if total.slots == 0 or total.cores_percent == 0 or total.memory_mib == 0:
         return 0.0

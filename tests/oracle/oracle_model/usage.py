@@ -2,12 +2,12 @@
 
 One-shot init containers run one after the other, each beside the sidecars declared before it; then the app
 containers run beside all sidecars. The pod holds the most of what is needed at any time, of memory, cores and slots
-apart. Several shares that one one-shot init container has of one card count as the largest of them.
+apart. Several shares that one container has of one card add up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .values import Share
@@ -41,16 +41,18 @@ def effective_usage(containers: Shares, *, init_done: bool) -> dict[tuple[str, s
     apps: dict[tuple[str, str], Amount] = {}
     moments: dict[tuple[str, str], list[Amount]] = {}
     for kind, shares in containers:
+        own: dict[tuple[str, str], Amount] = {}
         for share in shares:
             key = (share.card_id, share.vendor)
-            amount = Amount(share.memory_mib, share.cores_percent, 1)
-            if kind == "init":
-                if not init_done:
-                    moments.setdefault(key, []).append(plus(sidecars.get(key, Amount()), amount))
-            elif kind == "sidecar":
-                sidecars[key] = plus(sidecars.get(key, Amount()), amount)
-            else:
+            own[key] = plus(own.get(key, Amount()), Amount(share.memory_mib, share.cores_percent, 1))
+        for key, amount in own.items():
+            beside = plus(sidecars.get(key, Amount()), amount)
+            if kind == "sidecar":
+                sidecars[key] = beside
+            elif kind == "app":
                 apps[key] = plus(apps.get(key, Amount()), amount)
+            elif not init_done:
+                moments.setdefault(key, []).append(beside)
     for key in {*sidecars, *apps}:
         moments.setdefault(key, []).append(plus(sidecars.get(key, Amount()), apps.get(key, Amount())))
     return {
@@ -59,12 +61,16 @@ def effective_usage(containers: Shares, *, init_done: bool) -> dict[tuple[str, s
     }
 
 
-def seen_by(kind: str, containers: Shares) -> dict[str, Amount]:
-    """By card, what a container of this kind finds running of its own pod's earlier containers."""
-    running: dict[str, Amount] = {}
-    for other, shares in containers:
-        if other == "sidecar" or (other == "app" and kind == "app"):
-            for share in shares:
-                amount = Amount(share.memory_mib, share.cores_percent, 1)
-                running[share.card_id] = plus(running.get(share.card_id, Amount()), amount)
-    return running
+def running_beside(containers: Sequence[tuple[str, Sequence[Share]]]) -> dict[str, Amount]:
+    """By card, what the last container finds taken by its own pod: what runs beside it, and what it has already."""
+    last_kind, own = containers[-1]
+    running = [own]
+    for kind, shares in containers[:-1]:
+        if kind == "sidecar" or (kind == "app" and last_kind == "app"):
+            running.append(shares)
+    found: dict[str, Amount] = {}
+    for shares in running:
+        for share in shares:
+            amount = Amount(share.memory_mib, share.cores_percent, 1)
+            found[share.card_id] = plus(found.get(share.card_id, Amount()), amount)
+    return found

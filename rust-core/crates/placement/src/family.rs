@@ -63,10 +63,10 @@ impl MemoryNeed {
         Self { fixed_mib: 0, percent_of_card: asked_percent.unwrap_or(0) }
     }
 
-    /// In MiB on a card of `card_memory_mib`, rounded towards 0.
+    /// In MiB on a card of `card_memory_mib`, rounded towards 0; never negative.
     #[inline]
     pub(crate) fn on(self, card_memory_mib: i64) -> i64 {
-        self.fixed_mib + card_memory_mib * self.percent_of_card / 100
+        self.fixed_mib + card_memory_mib.max(0) * self.percent_of_card / 100
     }
 }
 

@@ -1,0 +1,158 @@
+"""The oracle gives the values of the rules, knows nothing of the engine, and equals it where they once differed."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import comparing
+import random_cases
+import shrinking
+from oracle_model.float32 import float32_of, to_float32
+from oracle_model.order import Rank, card_score, node_score, sort_key
+from oracle_model.usage import Amount, effective_usage
+from oracle_model.values import Ask, Card, Share
+from oracle_side import OracleSide
+
+HERE = Path(__file__).parent
+
+CARD: dict[str, Any] = {
+    "id": "a-0", "vendor": "NVIDIA", "model": "NVIDIA A100", "index": 0, "slots": 10, "memory_mib": 128,
+    "cores_percent": 100,
+}  # fmt: skip
+
+
+def test_the_oracle_imports_the_standard_library_and_itself_only() -> None:
+    for file in (HERE / "oracle_model").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                assert node.level <= 1, f"{file.name}: {node.module}"
+                names = [] if node.level == 1 else [str(node.module)]
+            for name in names:
+                assert name.split(".")[0] in sys.stdlib_module_names, f"{file.name} imports {name}"
+
+
+@pytest.mark.parametrize(
+    ("number", "rounded"),
+    [
+        pytest.param(0, 0.0, id="zero"),
+        pytest.param(2**24 + 1, float(2**24), id="ties go to the even one"),
+        pytest.param(2**24 + 3, float(2**24 + 4), id="upwards too"),
+        pytest.param(-(2**24) - 3, -float(2**24 + 4), id="negative"),
+        pytest.param(2**54 + 2**30 + 1, float(2**54 + 2**31), id="beyond 53 bits, where rounding twice goes wrong"),
+        pytest.param(2**63 - 1, float(2**63), id="the largest weight"),
+    ],
+)
+def test_integers_become_the_nearest_32_bit_number(number: int, rounded: float) -> None:
+    assert float32_of(number) == rounded
+
+
+def test_scores_of_the_formulas() -> None:
+    total = Amount(16000, 200, 20)
+    assert node_score(Amount(2000, 25, 1), total) == pytest.approx(3.0)
+    assert node_score(Amount(6000, 75, 1), total) == pytest.approx(8.0)
+    card = Card(**{**CARD, "model": "NVIDIA", "memory_mib": 8192, "cores_percent": 4})
+    asks = [Ask("NVIDIA", 1, memory_mib=1024, cores_percent=1)]
+    assert card_score(card, Amount(2048, 1, 2), asks, (1, 1, 1)) == 11.75
+    assert card_score(card._replace(model="NVIDIA A100"), Amount(2048, 1, 2), asks, (1, 1, 1)) == 7.0
+    assert to_float32(0.1) != 0.1
+
+
+@pytest.mark.parametrize(
+    ("policy", "numa_bind", "preferred"),
+    [
+        ("spread", False, ["b", "d", "a", "c"]),
+        ("binpack", False, ["c", "a", "d", "b"]),
+        ("mutex", False, ["b", "d", "a", "c"]),
+        ("binpack", True, ["a", "b", "c", "d"]),
+        ("spread", True, ["d", "c", "b", "a"]),
+        ("numa", False, ["d", "c", "b", "a"]),
+        ("numa,binpack", False, ["c", "d", "a", "b"]),
+        ("spread,numa", True, ["d", "c", "b", "a"]),
+        (",", False, ["b", "d", "a", "c"]),
+    ],
+)
+def test_cards_in_the_order_of_the_policies(policy: str, numa_bind: bool, preferred: list[str]) -> None:
+    ranks = {
+        "a": Rank(score=2.0, numa=0, index=0, used_slots=2),
+        "b": Rank(score=0.0, numa=0, index=1, used_slots=0),
+        "c": Rank(score=3.0, numa=1, index=2, used_slots=3),
+        "d": Rank(score=1.0, numa=1, index=3, used_slots=1),
+    }
+    order = sorted(ranks, key=lambda card: sort_key(policy, numa_bind=numa_bind)(ranks[card]))
+    assert order[::-1] == preferred
+
+
+def test_phases_of_a_pod_compete_and_sidecars_add() -> None:
+    def share(memory: int) -> tuple[Share, ...]:
+        return (Share("a", "NVIDIA", memory, 0),)
+
+    containers = [("init", share(4000)), ("sidecar", share(3000)), ("init", share(2000)), ("app", share(1000))]
+    assert effective_usage(containers, init_done=False) == {("a", "NVIDIA"): Amount(5000, 0, 2)}
+    assert effective_usage(containers, init_done=True) == {("a", "NVIDIA"): Amount(4000, 0, 2)}
+    assert effective_usage([("init", share(1) * 2)], init_done=False) == {("a", "NVIDIA"): Amount(2, 0, 2)}
+    assert effective_usage([("init", share(1))], init_done=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("card", "running", "ask", "text"),
+    [
+        ({}, [], {"memory_mib": 512}, "1/1 CardInsufficientMemory"),
+        ({}, [(0, 100)], {"cores_percent": 50}, "1/1 CardInsufficientCore"),
+        ({}, [(0, 0)] * 10, {}, "1/1 CardTimeSlicingExhausted"),
+        ({}, [(0, 0)], {"cores_percent": 100}, "1/1 ExclusiveDeviceAllocateConflict"),
+        ({}, [(0, 100)], {}, "1/1 CardComputeUnitsExhausted"),
+        ({"cordoned": True}, [], {}, "1/1 CardCordoned"),
+        ({"healthy": False}, [], {}, "1/1 CardNotHealth"),
+        ({}, [], {"count": 2}, "NodeInsufficientDevice"),
+        ({"model": "Tesla"}, [], {}, "NodeInsufficientDevice"),
+        ({}, [], {"cores_percent": 120}, None),
+    ],
+)
+def test_a_card_says_why(card: dict[str, Any], running: list[tuple[int, int]], ask: dict[str, Any], text: str) -> None:
+    oracle = OracleSide()
+    oracle.do({"do": "set_node", "node": "a", "cards": [{**CARD, **card}]})
+    for number, (memory, cores) in enumerate(running):
+        held = {"card_id": "a-0", "vendor": "NVIDIA", "memory_mib": memory, "cores_percent": cores}
+        oracle.do({"do": "charge", "uid": f"r{number}", "namespace": "x", "node": "a",
+                   "containers": [{"kind": "app", "slices": [held]}]})  # fmt: skip
+    container = {"name": "c", "kind": "app", "asks": [{"vendor": "NVIDIA", "count": 1, **ask}]}
+    answer = oracle.do({"do": "reserve", "pod": {"uid": "p", "namespace": "x", "containers": [container]}})
+    assert isinstance(answer, dict)
+    assert {**answer.get("not_now", {}), **answer.get("never", {})}.get("a") == text
+
+
+@pytest.mark.parametrize("file", sorted((HERE / "regressions").glob("*.json")), ids=lambda file: file.stem)
+def test_cases_that_once_differed_agree(file: Path) -> None:
+    assert comparing.compare(json.loads(file.read_text())) is None
+
+
+def test_a_seed_gives_the_same_case_and_many_agree() -> None:
+    for number in range(200):
+        case = random_cases.random_case(7, number)
+        assert case == random_cases.random_case(7, number) == json.loads(json.dumps(case))
+        assert comparing.compare(case) is None, case
+
+
+def test_a_failing_case_is_made_small() -> None:
+    case = random_cases.random_case(7, 3)
+
+    def fails(smaller: dict[str, Any]) -> bool:
+        return any(step["do"] == "reserve" for step in smaller["steps"])
+
+    assert len(case["steps"]) > 2
+    (only,) = shrinking.shrink(case, fails)["steps"]
+    assert only["do"] == "reserve"
+
+
+def test_a_run_that_meets_too_little_fails(tmp_path: Path) -> None:
+    command = [sys.executable, str(HERE / "run_oracle.py"), "--cases", "3", "--seed", "1", "--json"]
+    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, check=False)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["cases"], report["failure"]) == (1, 3, None)
+    assert "reason DeviceTypeNotFound" in report["not_met"]
