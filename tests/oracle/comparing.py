@@ -27,7 +27,7 @@ class Difference(NamedTuple):
 
 
 def compare(case: Json, observe: Observer | None = None) -> Difference | None:
-    oracle, engine = OracleSide(), EngineSide()
+    oracle, engine = OracleSide(case["families"]), EngineSide(case["families"])
     for number, step in enumerate(case["steps"]):
         expected = oracle.do(step)
         if observe is not None:

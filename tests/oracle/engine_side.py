@@ -12,8 +12,8 @@ Json = dict[str, Any]
 class EngineSide:
     """One case's cluster."""
 
-    def __init__(self) -> None:
-        self.cluster = engine.Cluster()
+    def __init__(self, families: list[Json]) -> None:
+        self.cluster = engine.Cluster(families=[engine.Family(**family) for family in families])
         self._uids: dict[str, None] = {}
         self._quota_keys: set[tuple[str, str]] = set()
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from oracle_model.cluster import Answer, Cluster, Verdict
 from oracle_model.usage import Amount, effective_usage, plus
-from oracle_model.values import Card, Json, read_charge, read_pod
+from oracle_model.values import Card, Family, Json, read_charge, read_pod
 
 
 class OracleSide:
     """One case's cluster."""
 
-    def __init__(self) -> None:
-        self.cluster = Cluster()
+    def __init__(self, families: list[Json]) -> None:
+        self.cluster = Cluster(Family(**family) for family in families)
 
     def do(self, step: Json) -> object:
         return getattr(self, f"_{step['do']}")(step)

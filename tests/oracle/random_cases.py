@@ -1,6 +1,7 @@
 """Random cases: small clusters, small numbers, short histories, so that boundaries and ties are met often.
 
-A case is the JSON `{"steps": [{"do": ..., ...}, ...]}`. The same seed and number give the same case.
+A case is the JSON `{"families": [{"word": ..., ...}], "steps": [{"do": ..., ...}, ...]}`. The same seed and number give
+the same case.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ Json = dict[str, Any]
 NODES = ("n1", "n2", "n3", "n4")
 NAMESPACES = ("red", "blue")
 NVIDIA = "NVIDIA"
-MODELS = ("NVIDIA A100",) * 6 + ("NVIDIA T4",) * 3 + ("nvidia a10", "NVIDIA", "NVIDIA", "Tesla")
+NVIDIA_FAMILY = {"word": NVIDIA, "model_contains": "nvidia", "partitioned_mode": "mig"}
+DCU = "DCU"
+MODELS = ("NVIDIA A100",) * 6 + ("NVIDIA T4",) * 3 + ("nvidia a10", "NVIDIA", "NVIDIA", "Tesla", "DCU")
 MODES = ("hami-core",) * 5 + ("mps", "")
 CARD_POLICIES = (
     "binpack", "spread", "mutex", "numa", "binpack,numa", "numa,binpack", "spread,numa", "numa,spread,binpack",
@@ -38,6 +41,8 @@ class _Maker:
         self.uids: list[str] = []
         self.has_quota = random.random() < 0.3
         self.has_init = random.random() < 0.35
+        self.families = self._families()
+        self.has_dcu = random.random() < 0.15
         self.pod_kind = self._pod_kind()
 
     def _pod_kind(self) -> set[str]:
@@ -45,6 +50,23 @@ class _Maker:
         kinds = ("policy", "numa", "constraint", "weights", "many", "unknown")
         chances = (0.6, 0.3, 0.3, 0.15, 0.35, 0.02)
         return {kind for kind, chance in zip(kinds, chances, strict=True) if self.random.random() < chance}
+
+    def _families(self) -> list[Json]:
+        """NVIDIA's rules, and another family with any."""
+        random = self.random
+        other: Json = {"word": DCU}
+        if random.random() < 0.3:
+            other["whole_card_is_exclusive"] = False
+        if random.random() < 0.3:
+            other["zero_cores_need_free_cores"] = False
+        if random.random() < 0.3:
+            other["most_cores_percent"] = random.choice((50, 100, 120))
+        if random.random() < 0.3:
+            other["model_contains"] = random.choice(("T4", "dcu"))
+        return [NVIDIA_FAMILY, other]
+
+    def _vendor(self) -> str:
+        return DCU if self.random.random() < (0.4 if self.has_dcu else 0.01) else NVIDIA
 
     def case(self) -> Json:
         random = self.random
@@ -60,7 +82,7 @@ class _Maker:
         for make in random.choices([m for m, _ in makers], [w for _, w in makers], k=random.randint(1, 5)):
             steps.append(make())
         steps.append(self._explain() if random.random() < 0.3 else self._reserve())
-        return {"steps": steps}
+        return {"families": self.families, "steps": steps}
 
     # ---- nodes -----------------------------------------------------------------------------------------------------
 
@@ -78,7 +100,7 @@ class _Maker:
             cards.append(
                 {
                     "id": f"{name}-{number}",
-                    "vendor": NVIDIA if random.random() < 0.98 else "DCU",
+                    "vendor": self._vendor(),
                     "model": model,
                     "index": number if random.random() < 0.9 else random.randint(0, 3),
                     "slots": slots,
@@ -140,7 +162,7 @@ class _Maker:
 
     def _set_quota(self) -> Json:
         random = self.random
-        step: Json = {"do": "set_quota", "namespace": random.choice(NAMESPACES), "vendor": NVIDIA}
+        step: Json = {"do": "set_quota", "namespace": random.choice(NAMESPACES), "vendor": self._vendor()}
         if random.random() < 0.8:
             step["memory_mib"] = random.choice((0, 3, 5, 8, 10, 12, 15, 20, 40))
         if random.random() < 0.5:
@@ -170,7 +192,7 @@ class _Maker:
     def _slice(self, node: str) -> Json:
         return {
             "card_id": self._some_card(node),
-            "vendor": NVIDIA if self.random.random() < 0.97 else "DCU",
+            "vendor": self._vendor(),
             "memory_mib": self.random.choice((0, 1, 2, 3, 4, 5, 8, 10)),
             "cores_percent": self.random.choice((0, 0, 10, 20, 50, 70, 100)),
         }
@@ -233,6 +255,8 @@ class _Maker:
             pod["numa_bind"] = True
         if "constraint" in kind:
             pod["constraints"] = {NVIDIA: self._constraint()}
+            if self.has_dcu and random.random() < 0.5:
+                pod["constraints"][DCU] = self._constraint()
         if "weights" in kind:
             weights = [random.choice((0, 1, 2, 3, 7, 100)) for _ in range(3)]
             pod["weights"] = weights if any(weights) else [0, 1, 0]
@@ -242,9 +266,14 @@ class _Maker:
         random = self.random
         if random.random() < 0.1:
             return []
-        vendor = NVIDIA
-        if "unknown" in self.pod_kind and random.random() < 0.5:
-            vendor = "Nobody"
+        vendor = "Nobody" if "unknown" in self.pod_kind and random.random() < 0.5 else self._vendor()
+        asks = [self._ask(vendor)]
+        if self.has_dcu and random.random() < 0.3:
+            asks.append(self._ask(NVIDIA if vendor == DCU else DCU))
+        return asks
+
+    def _ask(self, vendor: str) -> Json:
+        random = self.random
         ask: Json = {"vendor": vendor, "count": random.choice((1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 4, 0))}
         if random.random() < 0.7:
             ask["memory_mib"] = random.choice((0, 1, 2, 2, 3, 4, 5, 7, 8, 10, 11))
@@ -252,7 +281,7 @@ class _Maker:
             ask["memory_percent"] = random.choice(PERCENTS)
         if random.random() < 0.6:
             ask["cores_percent"] = random.choice(CORES)
-        return [ask]
+        return ask
 
     def _constraint(self) -> Json:
         random = self.random

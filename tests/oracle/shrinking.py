@@ -8,7 +8,9 @@ from typing import Any
 Json = dict[str, Any]
 Path = tuple[str | int, ...]
 
-KEPT = frozenset({"do", "uid", "namespace", "node", "id", "vendor", "name", "kind", "card_id", "model"})
+KEPT = frozenset(
+    {"steps", "families", "word", "do", "uid", "namespace", "node", "id", "vendor", "name", "kind", "card_id", "model"}
+)
 """Fields that name things; without them nothing is left to compare."""
 
 
@@ -42,7 +44,7 @@ def _smaller(case: Json) -> Iterator[Json]:
     size = len(steps) // 2
     while size > 1:
         for start in range(0, len(steps), size):
-            yield {"steps": steps[:start] + steps[start + size :]}
+            yield {**case, "steps": steps[:start] + steps[start + size :]}
         size //= 2
     for path, value in _places(case):
         if isinstance(value, list):

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import comparing
+import pytest
 import random_cases
 import shrinking
 from oracle_model.float32 import float32_of, to_float32
@@ -115,7 +114,7 @@ def test_phases_of_a_pod_compete_and_sidecars_add() -> None:
     ],
 )
 def test_a_card_says_why(card: dict[str, Any], running: list[tuple[int, int]], ask: dict[str, Any], text: str) -> None:
-    oracle = OracleSide()
+    oracle = OracleSide([random_cases.NVIDIA_FAMILY])
     oracle.do({"do": "set_node", "node": "a", "cards": [{**CARD, **card}]})
     for number, (memory, cores) in enumerate(running):
         held = {"card_id": "a-0", "vendor": "NVIDIA", "memory_mib": memory, "cores_percent": cores}

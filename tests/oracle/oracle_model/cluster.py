@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .fit import NodeState, Outcome, Quota, fit
 from .order import best_nodes, node_score, total_of
 from .usage import Amount, effective_usage, plus, total
-from .values import Booking, Card, Pod, Share
+from .values import Booking, Card, Family, Pod, Share
 
 UNREGISTERED = "node unregistered"
 BEST_COUNT = 10
@@ -44,7 +44,8 @@ class Verdict(NamedTuple):
 class Cluster:
     """Registered nodes, quotas and bookings."""
 
-    def __init__(self) -> None:
+    def __init__(self, families: Iterable[Family]) -> None:
+        self.families = {family.word: family for family in families}
         self.nodes: dict[str, tuple[Card, ...]] = {}
         self.limits: dict[tuple[str, str], tuple[int | None, int | None]] = {}
         self.bookings: dict[str, Booking] = {}
@@ -108,8 +109,8 @@ class Cluster:
                 verdicts.append(Verdict(name, None, never=False, score=None))
                 continue
             state = self._state(name, pod)
-            outcome = fit(state, pod)
-            never = outcome.text is not None and fit(state.emptied(), pod).text is not None
+            outcome = fit(state, pod, self.families)
+            never = outcome.text is not None and fit(state.emptied(), pod, self.families).text is not None
             verdicts.append(Verdict(name, outcome, never, self._score(name, state.used)))
         return verdicts
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from .order import Rank, card_score, percent_of, sort_key, words_of
 from .usage import Amount, effective_usage, plus, running_beside, total
-from .values import Ask, Card, Constraint, Container, Pod, Share
+from .values import Ask, Card, Constraint, Container, Family, Pod, Share
 
-MODEL_WORDS = {"NVIDIA": "nvidia"}
-"""Of each known vendor: the word, in lower case, that the models of its cards contain."""
+Families = dict[str, Family]
+"""By word."""
 
 TOO_FEW = "AllocatedCardsInsufficientRequest"
 
@@ -55,9 +55,9 @@ class Outcome(NamedTuple):
     """At the cards of the last ask that was tried, in the order they were looked at."""
 
 
-def fit(node: NodeState, pod: Pod) -> Outcome:
+def fit(node: NodeState, pod: Pod, families: Families) -> Outcome:
     for container in pod.containers:
-        if any(ask.vendor not in MODEL_WORDS for ask in container.asks if ask.count > 0):
+        if any(ask.vendor not in families for ask in container.asks if ask.count > 0):
             return _refused("Device type not found", {"DeviceTypeNotFound"}, container)
     held: list[tuple[str, tuple[Share, ...]]] = []
     order: list[Card] = []
@@ -75,7 +75,7 @@ def fit(node: NodeState, pod: Pod) -> Outcome:
             ranks = _ranks(node, pod, asks, [*held, (container.kind, ())])
             for ask in asks:
                 order.sort(key=lambda card: key(ranks[card.id]))
-                request = Request(pod, container, ask, [*held, (container.kind, tuple(given))])
+                request = Request(pod, container, ask, families[ask.vendor], [*held, (container.kind, tuple(given))])
                 found = _collect(node, request, order)
                 if isinstance(found, Outcome):
                     return found
@@ -109,17 +109,18 @@ class Request(NamedTuple):
     pod: Pod
     container: Container
     ask: Ask
+    family: Family
     held: Held
     """Its last entry is the container itself."""
 
 
 def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list[Share], list[Look]] | Outcome:
     """Cards for one ask, or why there are too few."""
-    pod, container, ask, held = request
-    candidates = [c for c in order if c.vendor == ask.vendor and MODEL_WORDS[ask.vendor] in c.model.lower()]
+    pod, container, ask, family, held = request
+    candidates = [c for c in order if c.vendor == ask.vendor and family.model_contains.lower() in c.model.lower()]
     constraint = pod.constraints.get(ask.vendor, Constraint())
-    partitioned = any(card.mode == "mig" for card in candidates)
-    accepts_partitioned = constraint.modes is None or "mig" in constraint.modes
+    partitioned = any(is_partitioned(family, card) for card in candidates)
+    accepts_partitioned = constraint.modes is None or family.partitioned_mode in constraint.modes
     if ask.count > len(candidates) and not (partitioned and accepts_partitioned):
         return _refused("NodeInsufficientDevice", {"NodeInsufficientDevice"}, container)
 
@@ -130,7 +131,7 @@ def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list
     numa_before: int | None = None
     for card in reversed(candidates):
         used = plus(node.used.get(card.id, Amount()), own.get(card.id, Amount()))
-        share = _share(card, ask)
+        share = _share(family, card, ask)
         reason = _first_reason(node, card, constraint)
         if reason is None:
             if pod.numa_bind and card.numa != numa_before:
@@ -145,7 +146,7 @@ def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list
             if not _within_quota(node.quotas.get(ask.vendor, Quota()), ask.vendor, with_share):
                 reason = "ResourceQuotaNotFit"
         if reason is None:
-            reason = _third_reason(card, used, share)
+            reason = _third_reason(family, card, used, share)
         looks.append((card.id, reason))
         if reason is not None:
             counts[reason] = counts.get(reason, 0) + 1
@@ -159,12 +160,16 @@ def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list
     return _refused(text, set(counts), container, tuple(looks))
 
 
-def _share(card: Card, ask: Ask) -> Share:
-    """Memory given as an amount wins over a percentage. More than all cores are all cores."""
+def is_partitioned(family: Family, card: Card) -> bool:
+    return bool(family.partitioned_mode) and card.mode == family.partitioned_mode
+
+
+def _share(family: Family, card: Card, ask: Ask) -> Share:
+    """Memory given as an amount wins over a percentage."""
     memory = ask.memory_mib
     if memory == 0 and ask.memory_percent is not None:
         memory = percent_of(max(card.memory_mib, 0), ask.memory_percent)
-    return Share(card.id, ask.vendor, memory, min(ask.cores_percent, 100))
+    return Share(card.id, ask.vendor, memory, min(ask.cores_percent, family.most_cores_percent))
 
 
 def _first_reason(node: NodeState, card: Card, constraint: Constraint) -> str | None:
@@ -198,17 +203,19 @@ def _second_reason(pod: Pod, card: Card, constraint: Constraint, used: Amount) -
     return None
 
 
-def _third_reason(card: Card, used: Amount, share: Share) -> str | None:
+def _third_reason(family: Family, card: Card, used: Amount, share: Share) -> str | None:
     """Checks after the one on quota."""
     if card.memory_mib < 0 or card.memory_mib - used.memory_mib < share.memory_mib:
         return "CardInsufficientMemory"
     if card.cores_percent - used.cores_percent < share.cores_percent:
         return "CardInsufficientCore"
-    if card.cores_percent == 100 and share.cores_percent == 100 and used.slots > 0:
+    wants_whole = family.whole_card_is_exclusive and card.cores_percent == 100 and share.cores_percent == 100
+    if wants_whole and used.slots > 0:
         return "ExclusiveDeviceAllocateConflict"
-    if card.cores_percent != 0 and used.cores_percent == card.cores_percent and share.cores_percent == 0:
+    is_full = card.cores_percent != 0 and used.cores_percent == card.cores_percent
+    if family.zero_cores_need_free_cores and is_full and share.cores_percent == 0:
         return "CardComputeUnitsExhausted"
-    if card.mode == "mig":
+    if is_partitioned(family, card):
         return "CardModeUnavailable"
     return None
 

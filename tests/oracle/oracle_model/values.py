@@ -8,6 +8,22 @@ from typing import Any, NamedTuple
 Json = dict[str, Any]
 
 
+class Family(NamedTuple):
+    """What distinguishes one family of accelerators; asks and cards name it by its word."""
+
+    word: str
+    model_contains: str = ""
+    """Only cards whose model contains it serve, whatever the case."""
+    whole_card_is_exclusive: bool = True
+    """All cores of a whole card are given of an unused card only."""
+    zero_cores_need_free_cores: bool = True
+    """A share without cores is refused where all cores are given away."""
+    most_cores_percent: int = 100
+    """More is read as this."""
+    partitioned_mode: str = ""
+    """Mode of cards that are partitioned in hardware; empty: none is."""
+
+
 class Card(NamedTuple):
     """A card as its node registered it. Memory in MiB, cores in percent of one card."""
 
