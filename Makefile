@@ -106,9 +106,17 @@ compose-test: setup kubernetes ## Run the sample pods on the cluster of compose.
 conformance: setup ## Run the golden vectors in VECTORS through the services' code; answers go to OUT
 	$(BIN)/python tests/conformance/run.py $(VECTORS) $(OUT)
 
+.PHONY: bench-engine
+bench-engine: ## Measure the engine at every size: one JSON object a line (BENCH="--only reserve --decisions 500")
+	@cd rust-core && cargo run --release --quiet -p bench -- $(BENCH)
+
+.PHONY: bench-instructions
+bench-instructions: ## Count instructions of decisions after different histories (callgrind; exits 77 without valgrind)
+	@cd rust-core && cargo build --release --quiet -p bench && target/release/bench_instructions
+
 .PHONY: bench
 bench: setup libvgpu ## Measure the engine, the filter call and pods through a whole cluster; JSON lines
-	cd rust-core && cargo run --release --quiet -p bench
+	cd rust-core && cargo run --release --quiet -p bench -- --only reserve
 	$(BIN)/python -m hami_scheduler.bench
 	$(BIN)/python -m hami_scheduler.bench_start
 	$(BIN)/python -m hami_node_agent.bench
