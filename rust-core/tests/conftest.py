@@ -8,7 +8,7 @@ from hami_engine import Ask, Card, CardConstraint, Cluster, ContainerAsk, Contai
 VENDOR = "NVIDIA"
 
 
-FAMILIES = [Family(word=VENDOR, model_contains="nvidia", partitioned_mode="mig")]
+FAMILIES = [Family(word=VENDOR, model_contains="nvidia", partitioned_mode="mig", has_pair_scores=True)]
 
 
 def make_cards(

@@ -41,6 +41,7 @@ class Family:
         zero_cores_need_free_cores: bool = True,  # no cores: not where all of them are given away
         most_cores_percent: int = 100,  # more is read as this
         partitioned_mode: str = "",  # mode of cards that are partitioned in hardware; empty: none is
+        has_pair_scores: bool = False,  # its nodes tell how well their cards are connected: `topology-aware` uses it
     ) -> Family: ...
 
 @final

@@ -8,6 +8,7 @@ use crate::card::{Amount, Card, CardKinds, CardSpec};
 use crate::decision::Decision;
 use crate::family::Families;
 use crate::node::{validate_inventory, Node, Nodes};
+use crate::pair_scores::{CardScores, PairScores};
 use crate::quota::Quotas;
 use crate::search::{Candidates, Search};
 use crate::views::{BookingView, BoundPod, CardView};
@@ -36,14 +37,32 @@ impl Cluster {
         }
     }
 
-    /// Registers a node's cards in place of those it had. Bookings stay.
+    /// Registers a node's cards, which have no pair scores. See [`Self::set_node_with_pair_scores`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_node(&mut self, name: &str, specs: &[CardSpec]) -> Result<(), InvalidInput> {
+        self.set_node_with_pair_scores(name, specs, &[])
+    }
+
+    /// Registers a node's cards and the scores between them in place of those it had. Bookings stay.
+    ///
+    /// Of several entries of a card in `scores` the first counts; what names no card of the node is left out.
     ///
     /// # Errors
     /// When a card id comes twice or a quantity is out of range; nothing is changed then.
-    pub fn set_node(&mut self, name: &str, specs: &[CardSpec]) -> Result<(), InvalidInput> {
+    pub fn set_node_with_pair_scores(
+        &mut self,
+        name: &str,
+        specs: &[CardSpec],
+        scores: &[CardScores],
+    ) -> Result<(), InvalidInput> {
         validate_inventory(name, specs)?;
+        let ids: Vec<&str> = specs.iter().map(|spec| &*spec.id).collect();
+        let scores = PairScores::new(&ids, scores);
         let known = self.nodes.find(name);
-        if known.is_some_and(|place| self.nodes[place].is_registered_as(specs, &self.kinds)) {
+        if let Some(place) = known.filter(|place| self.nodes[*place].is_registered_as(specs, &self.kinds)) {
+            self.nodes[place].pair_scores = scores;
             return Ok(());
         }
         let mut kinds = Vec::with_capacity(specs.len());
@@ -60,6 +79,7 @@ impl Cluster {
         }
         let place = self.find_or_add_node(name);
         self.rebuild(place, |node| node.register(specs, &kinds));
+        self.nodes[place].pair_scores = scores;
         Ok(())
     }
 
@@ -156,6 +176,14 @@ impl Cluster {
             }
         };
         node.cards.iter().enumerate().map(view).collect()
+    }
+
+    /// The scores between the cards of a node; empty where it has none.
+    pub fn node_pair_scores(&self, name: &str) -> Vec<CardScores> {
+        let Some(place) = self.nodes.find(name) else { return Vec::new() };
+        let node = &self.nodes[place];
+        let ids: Vec<&str> = (0..node.cards.len()).map(|position| &**node.id_at(position)).collect();
+        node.pair_scores.by_id(&ids)
     }
 
     /// Sets the limits of a namespace for one vendor. None: no limit; 0 blocks.

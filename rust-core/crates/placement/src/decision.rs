@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use rustc_hash::FxBuildHasher;
 
+use crate::note::Notes;
 use crate::policy::NodePolicy;
 use crate::reason::{Reason, REASONS};
 use crate::tally::Tally;
@@ -52,6 +53,7 @@ pub struct Decision {
     pub(crate) unregistered: Vec<String>,
     best: Vec<(u32, f32)>,
     shares: Vec<PlacedShare>,
+    notes: Notes,
     fitting: usize,
 }
 
@@ -66,6 +68,7 @@ impl Decision {
         self.unregistered.clear();
         self.best.clear();
         self.shares.clear();
+        self.notes = Notes::default();
         self.fitting = 0;
     }
 
@@ -130,6 +133,15 @@ impl Decision {
 
     pub(crate) fn add_share(&mut self, share: PlacedShare) {
         self.shares.push(share);
+    }
+
+    pub(crate) fn set_notes(&mut self, notes: Notes) {
+        self.notes = notes;
+    }
+
+    /// What is to be said about the choice of the cards.
+    pub fn notes(&self) -> Notes {
+        self.notes
     }
 
     pub(crate) fn winner(&self) -> Option<u32> {

@@ -5,7 +5,7 @@ use crate::card::{Amount, CardKind, CardKinds, Faults, ScannedCard};
 use crate::check::{failed_checks, Check, KindNeed};
 use crate::family::{Families, Family, MemoryNeed};
 use crate::quota::Quotas;
-use crate::selection::{First, Selection};
+use crate::selection::{ByPairScores, First, Selection};
 
 /// One ask of one container.
 #[derive(Clone, Copy)]
@@ -95,7 +95,6 @@ pub(crate) struct PodQuota {
 /// Why the pod cannot be walked at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unwalkable {
-    TopologyPolicy,
     UnknownVendor { container: u16 },
 }
 
@@ -126,9 +125,6 @@ impl Demands {
                 self.add(pod, (container_number, ask_number), family, kinds, quotas);
             }
         }
-        if pod.card_policy.topology && !self.list.is_empty() {
-            self.unwalkable = Some(Unwalkable::TopologyPolicy);
-        }
     }
 
     fn add(
@@ -150,7 +146,11 @@ impl Demands {
             kind: container.kind,
             opens_container: last.is_none_or(|last| usize::from(last.container) != container_number),
             count: ask.count,
-            selection: &First,
+            selection: if pod.card_policy.topology && family.has_pair_scores {
+                &ByPairScores
+            } else {
+                &First
+            },
             memory: MemoryNeed::of(ask.memory_mib, ask.memory_percent),
             cores_percent: ask.cores_percent.min(family.most_cores_percent),
             mutex: pod.card_policy.mutex,

@@ -4,6 +4,7 @@ use crate::ask::PodAsk;
 use crate::check::Check;
 use crate::cluster::Cluster;
 use crate::demand::Demand;
+use crate::note::Notes;
 use crate::reason::Reason;
 use crate::search::Candidates;
 use crate::walk::{Base, Look, Walk, Witness};
@@ -40,6 +41,8 @@ pub struct NodeVerdict {
     pub reason: String,
     /// Cards looked at for that container's ask; where the pod fits, for the last ask.
     pub cards: Vec<CardVerdict>,
+    /// Where the pod fits: what is to be said about the choice of its cards.
+    pub notes: Notes,
 }
 
 /// Keeps the looks of the last ask.
@@ -83,11 +86,13 @@ impl Cluster {
                 container: None,
                 reason: Reason::NodeUnregistered.bare_text().into(),
                 cards: Vec::new(),
+                notes: Notes::default(),
             };
         };
         let node = &self.nodes[place];
         let mut looks = Looks::default();
         let outcome = walk.fit(node, pod, &mut self.search.demands, Base::Present, &mut looks);
+        let notes = walk.notes;
         let cards = looks
             .0
             .iter()
@@ -104,6 +109,7 @@ impl Cluster {
             container: outcome.err().map(|tally| pod.containers[usize::from(tally.container)].name.clone()),
             reason: outcome.err().map(|tally| tally.text()).unwrap_or_default(),
             cards,
+            notes: if fits { notes } else { Notes::default() },
             node: name,
         }
     }

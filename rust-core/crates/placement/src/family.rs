@@ -19,6 +19,8 @@ pub struct Family {
     pub most_cores_percent: i64,
     /// Mode of cards that are partitioned in hardware; one such card can serve an ask for several. Empty: none is.
     pub partitioned_mode: String,
+    /// Nodes tell how well their cards are connected, and `topology-aware` chooses by it.
+    pub has_pair_scores: bool,
 }
 
 impl Family {
@@ -31,6 +33,7 @@ impl Family {
             zero_cores_need_free_cores: true,
             most_cores_percent: 100,
             partitioned_mode: String::new(),
+            has_pair_scores: false,
         }
     }
 

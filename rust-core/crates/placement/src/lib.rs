@@ -13,6 +13,7 @@
 #![warn(missing_docs)]
 
 mod ask;
+mod best_set;
 mod booking;
 mod card;
 mod check;
@@ -26,6 +27,8 @@ mod family;
 mod invariants;
 mod names;
 mod node;
+mod note;
+mod pair_scores;
 mod policy;
 mod quota;
 mod reason;
@@ -48,6 +51,8 @@ pub use decision::{Decision, PlacedShare, BEST_COUNT};
 pub use explain::{CardVerdict, NodeVerdict};
 pub use failed::FailedNodes;
 pub use family::{Families, Family};
+pub use note::{Note, Notes, NOTES};
+pub use pair_scores::CardScores;
 pub use policy::{CardPolicy, NodePolicy};
 pub use reason::{Reason, ReasonRow, REASONS};
 pub use search::Candidates;

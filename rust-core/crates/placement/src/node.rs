@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::ask::InvalidInput;
 use crate::card::{Amount, Card, CardKinds, CardSpec, Faults, ScannedCard};
 use crate::names::{PlaceByKey, Slots};
+use crate::pair_scores::PairScores;
 use crate::score::node_score;
 
 /// Where a known card lies in the node's inventory when it is not registered.
@@ -29,6 +30,7 @@ pub(crate) struct Node {
     pub(crate) known: Vec<KnownCard>,
     pub(crate) used: Amount,
     pub(crate) total: Amount,
+    pub(crate) pair_scores: PairScores,
     /// Places of the bookings on this node, in no order.
     pub(crate) bookings: Vec<u32>,
 }
@@ -119,6 +121,7 @@ impl Node {
         self.known.clear();
         self.used = Amount::default();
         self.total = Amount::default();
+        self.pair_scores = PairScores::default();
     }
 }
 

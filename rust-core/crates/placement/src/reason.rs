@@ -38,8 +38,6 @@ pub enum Reason {
     NumaNotFit,
     /// The namespace's quota would be exceeded.
     ResourceQuotaNotFit,
-    /// The card policy asks for topology, which this engine cannot weigh.
-    TopologyPolicyUnavailable,
 }
 
 /// One row of the table of reasons.
@@ -60,7 +58,7 @@ const fn row(reason: Reason, code: &'static str, label: &'static str, sentence: 
 }
 
 /// Every reason, in the order of its enum (which is that of the codes).
-pub const REASONS: [ReasonRow; 18] = [
+pub const REASONS: [ReasonRow; 17] = [
     row(
         Reason::AllocatedCardsInsufficientRequest,
         "AllocatedCardsInsufficientRequest",
@@ -157,12 +155,6 @@ pub const REASONS: [ReasonRow; 18] = [
         "ResourceQuotaNotFit",
         "quota_exceeded",
         "The share would exceed the quota of the pod's namespace.",
-    ),
-    row(
-        Reason::TopologyPolicyUnavailable,
-        "TopologyPolicyUnavailable",
-        "topology_policy_unavailable",
-        "The pod wants cards chosen by topology, which this engine cannot weigh.",
     ),
 ];
 

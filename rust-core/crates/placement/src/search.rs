@@ -183,6 +183,7 @@ impl Search {
         let node = &nodes[place];
         let fits = self.walk.fit(node, pod, &mut self.demands, Base::Present, &mut Nobody);
         debug_assert!(fits.is_ok(), "count and walk disagree: {fits:?}");
+        decision.set_notes(self.walk.notes);
         for (demand, taken) in self.taken() {
             let ask = &pod.containers[usize::from(demand.container)].asks[usize::from(demand.ask)];
             decision.add_share(PlacedShare {

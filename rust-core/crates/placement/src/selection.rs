@@ -1,6 +1,8 @@
 //! Which of the cards that passed an ask gets: small strategies behind one trait.
 
+use crate::best_set::BestSet;
 use crate::node::Node;
+use crate::note::{Note, Notes};
 
 /// A card that passed, with the share it gives. A card that can give one ask several shares comes several times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +21,9 @@ pub(crate) struct Choice<'a> {
     pub(crate) count: usize,
     /// To be left with the cards to take, in the order in which they are given.
     pub(crate) collected: &'a mut Vec<Collected>,
+    /// What is to be said about the choice.
+    pub(crate) notes: &'a mut Notes,
+    pub(crate) best_set: &'a mut BestSet,
 }
 
 /// How an ask's cards are chosen among those that passed.
@@ -41,5 +46,50 @@ impl Selection for First {
 
     fn choose(&self, choice: &mut Choice<'_>) {
         choice.collected.truncate(choice.count);
+    }
+}
+
+/// By the scores between the node's cards: for one card the one that is worst connected with the others, which keeps
+/// the well connected ones together; for several those that are best connected with each other.
+///
+/// A pair is looked up from the card seen first to the one seen later; a pair without a score counts 0.
+pub(crate) struct ByPairScores;
+
+impl Selection for ByPairScores {
+    fn collects_all(&self) -> bool {
+        true
+    }
+
+    fn choose(&self, choice: &mut Choice<'_>) {
+        let Choice { node, count, collected, notes, best_set } = choice;
+        let pair = |card: usize, peer: usize| {
+            node.pair_scores.get(collected[card].position, collected[peer].position).map(i64::from)
+        };
+        let same = |card: usize, other: usize| collected[card].position == collected[other].position;
+        let all = collected.len();
+        let compared = |card: usize| if *count == 1 { 0..all } else { card + 1..all };
+        let missing =
+            |card: usize| compared(card).any(|peer| !same(card, peer) && pair(card, peer).is_none());
+        if (0..all).any(missing) {
+            notes.add(Note::PairScoresMissing);
+        }
+        let score = |card: usize, peer: usize| pair(card, peer).unwrap_or(0);
+        if *count == 1 {
+            let connection = |card: &usize| -> i64 {
+                (0..all).filter(|peer| peer != card).map(|peer| score(*card, peer)).sum()
+            };
+            // Of equals the first.
+            let worst = (0..all).min_by_key(connection).unwrap_or(0);
+            collected.swap(0, worst);
+        } else {
+            let (best, certain) = best_set.find(all, *count, score, |card| same(card, card - 1));
+            if !certain {
+                notes.add(Note::CardChoiceCutShort);
+            }
+            for (place, chosen) in best.iter().enumerate() {
+                collected[place] = collected[usize::from(*chosen)];
+            }
+        }
+        collected.truncate(*count);
     }
 }

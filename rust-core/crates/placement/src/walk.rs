@@ -1,10 +1,12 @@
 //! The walk over the cards of one node: container by container, ask by ask, from the preferred card on.
 
 use crate::ask::{ContainerKind, PodAsk};
+use crate::best_set::BestSet;
 use crate::card::{Amount, Card, Faults, ScannedCard};
 use crate::check::{failed_checks, Check, BEFORE_NUMA, BEFORE_QUOTA};
 use crate::demand::{Demand, Demands, PodQuota, Unwalkable};
 use crate::node::Node;
+use crate::note::Notes;
 use crate::policy::CardRank;
 use crate::reason::Reason;
 use crate::score::card_score;
@@ -85,6 +87,9 @@ pub(crate) struct Walk {
     numa_group: Vec<Collected>,
     /// The result: cards in the order they were taken.
     pub(crate) taken: Vec<Taken>,
+    /// What is to be said about the choice of the cards taken.
+    pub(crate) notes: Notes,
+    best_set: BestSet,
 }
 
 impl Walk {
@@ -98,15 +103,13 @@ impl Walk {
         witness: &mut impl Witness,
     ) -> Result<(), Tally> {
         match demands.unwalkable {
-            Some(Unwalkable::TopologyPolicy) => {
-                return Err(Tally::bare(Reason::TopologyPolicyUnavailable, demands.list[0].container));
-            }
             Some(Unwalkable::UnknownVendor { container }) => {
                 return Err(Tally::bare(Reason::DeviceTypeNotFound, container));
             }
             None => {}
         }
         self.taken.clear();
+        self.notes = Notes::default();
         self.pod_use.clear();
         self.pod_use.resize(node.cards.len(), PodUse::default());
         for quota in &mut demands.quotas {
@@ -264,7 +267,13 @@ impl Walk {
         }
         if self.collected.len() > enough {
             let collected = &mut self.collected;
-            demand.selection.choose(&mut Choice { node, count: enough, collected });
+            demand.selection.choose(&mut Choice {
+                node,
+                count: enough,
+                collected,
+                notes: &mut self.notes,
+                best_set: &mut self.best_set,
+            });
         }
         Ok(())
     }

@@ -151,13 +151,6 @@ fn refusals_say_why() {
             text: "2/2 CardTypeMismatch",
         },
         Refusal {
-            name: "topology",
-            cards: two(),
-            running: vec![],
-            pod: pod("p", vec![ask(1, 1, 0)]).with_policies("binpack", "topology-aware", false),
-            text: "TopologyPolicyUnavailable",
-        },
-        Refusal {
             name: "unknown vendor",
             cards: two(),
             running: vec![],

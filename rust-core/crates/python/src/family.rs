@@ -9,7 +9,7 @@ pub(crate) struct Family(pub(crate) placement::Family);
 #[pymethods]
 impl Family {
     #[new]
-    #[pyo3(signature = (*, word, model_contains="", whole_card_is_exclusive=true, zero_cores_need_free_cores=true, most_cores_percent=100, partitioned_mode=""))]
+    #[pyo3(signature = (*, word, model_contains="", whole_card_is_exclusive=true, zero_cores_need_free_cores=true, most_cores_percent=100, partitioned_mode="", has_pair_scores=false))]
     fn new(
         word: &str,
         model_contains: &str,
@@ -17,6 +17,7 @@ impl Family {
         zero_cores_need_free_cores: bool,
         most_cores_percent: i64,
         partitioned_mode: &str,
+        has_pair_scores: bool,
     ) -> Self {
         Self(placement::Family {
             word: word.into(),
@@ -25,6 +26,7 @@ impl Family {
             zero_cores_need_free_cores,
             most_cores_percent,
             partitioned_mode: partitioned_mode.into(),
+            has_pair_scores,
         })
     }
 }

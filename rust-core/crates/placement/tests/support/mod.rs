@@ -11,8 +11,12 @@ pub const VENDOR: &str = "NVIDIA";
 
 /// The family of [`VENDOR`].
 pub fn families() -> Families {
-    let family =
-        Family { model_contains: "nvidia".into(), partitioned_mode: "mig".into(), ..Family::new(VENDOR) };
+    let family = Family {
+        model_contains: "nvidia".into(),
+        partitioned_mode: "mig".into(),
+        has_pair_scores: true,
+        ..Family::new(VENDOR)
+    };
     Families::new(vec![family]).unwrap()
 }
 
