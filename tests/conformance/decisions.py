@@ -35,7 +35,6 @@ SUSPICIONS = (
 DEFERRALS = (
     "another accelerator family",
     "MIG",
-    "topology-aware policy",
     "another device list strategy",
     "IMEX channels",
     "GDS, GDRCopy and MOFED devices",
@@ -86,9 +85,6 @@ def _has_mig_cards(row: Row) -> bool:
 def _filter_deferral(row: Row) -> str | None:
     if _uses_mig(row):
         return "MIG"
-    policy = _annotations(row["pod"]).get("hami.io/gpu-scheduler-policy", row["config"]["gpu_policy"])
-    if "topology-aware" in [word.strip() for word in policy.split(",")]:
-        return "topology-aware policy"
     return None
 
 

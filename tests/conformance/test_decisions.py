@@ -176,6 +176,17 @@ def test_score_drops_node_and_malformed_pair_score_the_node_keeps_its_cards(scor
     assert place(ledger(annotations={SCORE: score}), pod(container(100))).reservation is not None
 
 
+def test_numa_false_reject_and_topology_false_reject_a_numa_group_that_is_large_enough_is_kept() -> None:
+    book = ledger(*({**card(name), "numa": numa} for name, numa in (("A", 0), ("B", 1), ("C", 1))))
+    bound = {"hami.io/gpu-scheduler-policy": "topology-aware", "nvidia.com/numa-bind": "true"}
+
+    def pair(name: str) -> kube.Pod:
+        found = pod(container(100, gpus="2"), name=name)
+        return kube.Pod(metadata=kube.Metadata(name=name, uid=name, annotations=bound), spec=found.spec)
+
+    assert place(book, pair("two")).annotations[ALLOCATED] == "C,NVIDIA,100,0:B,NVIDIA,100,0:;"
+
+
 def test_panic_and_contradictory_register_what_can_be_read_is_used_and_the_rest_refused() -> None:
     book = ledger()
     change = book.upsert_node(node(None, card("A"), card("B"), card("A")), NOW)

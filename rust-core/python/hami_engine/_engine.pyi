@@ -134,6 +134,7 @@ class Placement:
     best_scores: list[tuple[str, float]]  # at most ten, best first
     fitting_nodes: int
     candidate_nodes: int
+    notes: dict[str, str]  # code -> sentence: what is to be said about the choice of the cards
 
     def node_scores(self) -> dict[str, float]: ...
     def failed_nodes(self) -> dict[str, str]: ...
@@ -190,6 +191,7 @@ class NodeVerdict:
     container: str | None
     reason: str
     cards: list[CardVerdict]
+    notes: dict[str, str]  # code -> sentence: where the pod fits, about the choice of its cards
 
 @final
 class ReasonInfo:
@@ -213,7 +215,9 @@ class Cluster:
     # The kept state. Every method is one atomic step; all are safe from any thread.
 
     def __new__(cls, *, families: Sequence[Family]) -> Cluster: ...
-    def set_node(self, node: str, cards: Sequence[Card]) -> None: ...
+    def set_node(
+        self, node: str, cards: Sequence[Card], *, pair_scores: dict[str, dict[str, int]] = ...
+    ) -> None: ...  # pair_scores: by card and peer, how well the cards are connected; absent: the node tells none
     def remove_node(self, node: str) -> bool: ...
     def set_card_health(self, node: str, card_id: str, healthy: bool) -> bool: ...
     def nodes(self) -> list[str]: ...

@@ -1,8 +1,9 @@
 //! What the engine decides.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use placement::{Decision, FailedNodes};
+use placement::{Decision, FailedNodes, Notes};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
@@ -59,6 +60,11 @@ fn texts_by_node<'py>(py: Python<'py>, failed: &FailedNodes<'_>) -> PyResult<Bou
     Ok(dict)
 }
 
+/// Sentences by code.
+pub(crate) fn sentences(notes: Notes) -> BTreeMap<&'static str, &'static str> {
+    notes.iter().map(|note| (note.code(), note.sentence())).collect()
+}
+
 #[pymethods]
 impl Placement {
     /// The chosen node.
@@ -92,6 +98,12 @@ impl Placement {
     #[getter]
     fn best_scores(&self) -> Vec<(&str, f32)> {
         self.decision.best().collect()
+    }
+
+    /// What is to be said about the choice of the cards: a sentence by code. Most often nothing.
+    #[getter]
+    fn notes(&self) -> BTreeMap<&'static str, &'static str> {
+        sentences(self.decision.notes())
     }
 
     /// How many candidates fit.

@@ -1,6 +1,8 @@
 //! The kept state.
 
-use placement::{BookingState, BookingView, BoundPod, Candidates, CardSpec, CardView, Families};
+use std::collections::BTreeMap;
+
+use placement::{BookingState, BookingView, BoundPod, Candidates, CardScores, CardSpec, CardView, Families};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::PyDict;
@@ -102,13 +104,23 @@ impl Cluster {
         families.map(|families| Self(Guarded::new(placement::Cluster::new(families)))).map_err(invalid)
     }
 
-    /// Registers the cards of a node, in the order of its inventory, in place of those it had. Bookings stay.
+    /// Registers the cards of a node, in the order of its inventory, and the scores between them, by card and peer,
+    /// in place of those it had. Bookings stay.
     ///
+    /// Without `pair_scores` the node has none. Scores of cards that are not in the inventory are left out.
     /// `ValueError` when a card id comes twice; nothing is changed then.
-    #[pyo3(signature = (node, cards))]
-    fn set_node(&self, py: Python<'_>, node: &str, cards: Vec<PyRef<'_, Card>>) -> PyResult<()> {
+    #[pyo3(signature = (node, cards, *, pair_scores=BTreeMap::new()))]
+    fn set_node(
+        &self,
+        py: Python<'_>,
+        node: &str,
+        cards: Vec<PyRef<'_, Card>>,
+        pair_scores: BTreeMap<String, BTreeMap<String, i64>>,
+    ) -> PyResult<()> {
         let specs: Vec<CardSpec> = cards.iter().map(|card| card.0.clone()).collect();
-        self.0.short(py, |cluster| cluster.set_node(node, &specs))?.map_err(invalid)
+        let scores: Vec<CardScores> =
+            pair_scores.into_iter().map(|(card, peers)| (card, peers.into_iter().collect())).collect();
+        self.0.short(py, |cluster| cluster.set_node_with_pair_scores(node, &specs, &scores))?.map_err(invalid)
     }
 
     /// Takes a node out of placement; bookings on it stay. False when it was not registered.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use placement::REASONS;
 use pyo3::prelude::*;
 
+use crate::answers::sentences;
+
 /// Why one card of one node was taken or not.
 #[pyclass(frozen, get_all, module = "hami_engine")]
 #[derive(Clone)]
@@ -38,6 +40,7 @@ pub(crate) struct NodeVerdict {
     container: Option<String>,
     reason: String,
     cards: Vec<CardVerdict>,
+    notes: BTreeMap<&'static str, &'static str>,
 }
 
 impl From<placement::NodeVerdict> for NodeVerdict {
@@ -50,6 +53,7 @@ impl From<placement::NodeVerdict> for NodeVerdict {
             container: verdict.container,
             reason: verdict.reason,
             cards: verdict.cards.into_iter().map(CardVerdict::from).collect(),
+            notes: sentences(verdict.notes),
         }
     }
 }

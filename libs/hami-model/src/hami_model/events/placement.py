@@ -42,6 +42,8 @@ class PlacementPlaced(Event, frozen=True, kw_only=True, tag="io.hami.placement.p
     nodes_fitting: int
     reasons: dict[str, int]
     """Nodes that do not fit, counted by reason code."""
+    notes: dict[str, str] = msgspec.field(default_factory=dict)
+    """What is to be said about the choice of the cards, a sentence by code: a missing pair score, for example."""
 
     @property
     def about(self) -> str:

@@ -137,6 +137,7 @@ class Announcements:
             nodes_considered=placement.candidate_nodes,
             nodes_fitting=placement.fitting_nodes,
             reasons=dict(placement.tally()),
+            notes=placement.notes,
         )
 
     def _unschedulable(

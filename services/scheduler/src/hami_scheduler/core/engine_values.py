@@ -32,6 +32,7 @@ def _family(descriptor: VendorDescriptor) -> engine.Family:
         zero_cores_need_free_cores=rules.zero_cores_need_free_cores,
         most_cores_percent=rules.most_cores_percent,
         partitioned_mode=rules.partitioned_mode,
+        has_pair_scores=bool(descriptor.pair_scores_key),
     )
 
 

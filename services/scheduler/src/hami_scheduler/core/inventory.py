@@ -2,7 +2,7 @@
 
 A node agent that went away leaves its annotations behind; kubelet's allocatable count tells that it is gone
 (`hami_model.handshake`). A register annotation that stops parsing leaves the cards in use that were read before; one
-that is removed takes them out.
+that is removed takes them out. A pair-score annotation counts as it stands: one that cannot be read costs the scores.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from datetime import datetime
 
 import msgspec
-from hami_model import handshake, kube, quantity, register
+from hami_model import handshake, kube, pair_scores, quantity, register
 from hami_model.cards import Card
 from hami_model.device_config import VendorSettings
 from hami_model.errors import MalformedAnnotation
+from hami_model.ids import CardId
 
 
 class VendorView(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,11 +25,21 @@ class VendorView(msgspec.Struct, frozen=True, kw_only=True):
     handoff: register.Handoff = "lock"
     register_text: str | None = None
     """The annotation when last looked at."""
-    problem: str | None = None
+    register_problem: str | None = None
     """What is wrong with that annotation."""
+    pair_scores: dict[CardId, dict[str, int]] = {}
+    """How well the cards are connected with each other, by card and peer; empty where the node does not tell."""
+    pair_scores_text: str | None = None
+    pair_scores_problem: str | None = None
     memory: handshake.Memory = handshake.Memory()
     stamp: str | None = None
     """Handshake that the leader should write: cards are offered and nobody has asked yet."""
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the node's annotations."""
+        found = [problem for problem in (self.register_problem, self.pair_scores_problem) if problem is not None]
+        return "; ".join(found) or None
 
 
 def observe(node: kube.Node, settings: VendorSettings, before: VendorView, now: datetime) -> VendorView:
@@ -45,7 +56,7 @@ def observe(node: kube.Node, settings: VendorSettings, before: VendorView, now: 
     )
     if text is None or not verdict.usable:
         return VendorView(register_text=text, memory=verdict.memory)
-    cards, handoff, problem = before.cards, before.handoff, before.problem
+    cards, handoff, problem = before.cards, before.handoff, before.register_problem
     if before.cards is None and not verdict.need_update:
         problem = None
     elif text != before.register_text or before.cards is None:
@@ -57,14 +68,28 @@ def observe(node: kube.Node, settings: VendorSettings, before: VendorView, now: 
             if read.cards:
                 cards, handoff = read.cards, read.handoff
             problem = "; ".join(read.problems) or (None if read.cards else f"{descriptor.register_key} lists no card")
+    scores_text, scores, scores_problem = _observe_pair_scores(node, settings, before)
     return VendorView(
         cards=cards,
         handoff=handoff,
         register_text=text,
-        problem=problem,
+        register_problem=problem,
+        pair_scores=scores,
+        pair_scores_text=scores_text,
+        pair_scores_problem=scores_problem,
         memory=verdict.memory,
         stamp=verdict.stamp if cards is not None else None,
     )
+
+
+def _observe_pair_scores(
+    node: kube.Node, settings: VendorSettings, before: VendorView
+) -> tuple[str | None, dict[CardId, dict[str, int]], str | None]:
+    text = node.annotations.get(settings.vendor.pair_scores_key) if settings.vendor.pair_scores_key else None
+    if text == before.pair_scores_text:
+        return text, before.pair_scores, before.pair_scores_problem
+    scores, fault = pair_scores.read(settings.vendor, node.annotations)
+    return text, scores, str(fault) if fault is not None else None
 
 
 def _count(text: str | None) -> int:

@@ -73,7 +73,7 @@ class Ledger:
             before = self._views.get(at, inventory.VendorView())
             view = inventory.observe(node, settings, before, now)
             self._views[at] = view
-            changed = changed or view.cards != before.cards
+            changed = changed or (view.cards, view.pair_scores) != (before.cards, before.pair_scores)
             if view.problem is not None and view.problem != before.problem:
                 problems[settings.vendor.word] = view.problem
             if view.stamp is not None:
@@ -94,7 +94,12 @@ class Ledger:
         if not found:
             self.cluster.remove_node(node.name)
             return
-        self.cluster.set_node(node.name, found)
+        scores: dict[str, dict[str, int]] = {
+            card_id: peers
+            for settings in self.config.vendors
+            for card_id, peers in self._views[node.name, settings.vendor.word].pair_scores.items()
+        }
+        self.cluster.set_node(node.name, found, pair_scores=scores)
         for (name, card_id), (healthy, _) in self._health_overrides.items():
             if name == node.name:
                 self.cluster.set_card_health(name, card_id, healthy)

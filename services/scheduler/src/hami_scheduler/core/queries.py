@@ -116,6 +116,8 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
     container: str
     """The first that does not fit."""
     cards: list[CardExplanation]
+    notes: dict[str, str] = {}
+    """Where it fits: what is to be said about the choice of its cards, a sentence by code."""
 
 
 class ExplainAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -294,6 +296,7 @@ def _node_explanation(verdict: engine.NodeVerdict) -> NodeExplanation:
             )
             for card in verdict.cards
         ],
+        notes=verdict.notes,
     )
 
 

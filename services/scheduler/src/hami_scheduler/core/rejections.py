@@ -68,6 +68,7 @@ def notices(answer: FilterAnswer, considered: Sequence[str]) -> list[Notice]:
             f"find fit node({placement.node}), {len(considered) - placement.fitting_nodes} nodes not fit, "
             f"{placement.fitting_nodes} nodes fit({f'{more} more,' if more > 0 else ''}{named})"
         )
+        text = "; ".join([text, *placement.notes.values()])
         return [Notice(reason="FilteringSucceed", message=text, event_type="Normal")]
     if answer.passes_through:
         return []
