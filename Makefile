@@ -56,6 +56,10 @@ check: setup libvgpu ## The quick part of the tests: format, lint, types, import
 test: setup libvgpu kubernetes ## Every test and check
 	$(BIN)/python tools/run_suites.py $(if $(REQUIRED),--required $(REQUIRED))
 
+.PHONY: test-long
+test-long: setup libvgpu ## What takes longer: a million oracle cases, seeded faults, fuzzing, properties
+	$(BIN)/python tools/run_suites.py --long
+
 .PHONY: format
 format: setup ## Format all sources
 	$(BIN)/ruff format

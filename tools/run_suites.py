@@ -22,6 +22,7 @@ class Suite(NamedTuple):
     name: str
     command: str
     quick: bool
+    long: bool
 
 
 class Outcome(NamedTuple):
@@ -34,7 +35,10 @@ class Outcome(NamedTuple):
 def load_suites() -> list[Suite]:
     """Reads the declared suites in their order."""
     declared = tomllib.loads((ROOT / "tools/suites.toml").read_text())["suite"]
-    return [Suite(entry["name"], entry["command"], entry.get("quick", False)) for entry in declared]
+    return [
+        Suite(entry["name"], entry["command"], entry.get("quick", False), entry.get("long", False))
+        for entry in declared
+    ]
 
 
 def run(suite: Suite) -> Outcome:
@@ -56,6 +60,7 @@ def main() -> int:
     """Runs what the arguments select."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="only the quick suites")
+    parser.add_argument("--long", action="store_true", help="only the long suites, which otherwise do not run")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this suite (repeatable)")
     parser.add_argument("--required", type=Path, help="file that names the suites that may not be skipped")
     arguments = parser.parse_args()
@@ -77,6 +82,8 @@ def main() -> int:
         suites = [suite for suite in suites if suite.name in arguments.only]
     elif arguments.quick:
         suites = [suite for suite in suites if suite.quick]
+    else:
+        suites = [suite for suite in suites if suite.long == arguments.long]
 
     outcomes = [run(suite) for suite in suites]
 

@@ -204,8 +204,14 @@ fn seen(cluster: &Cluster) -> (Vec<Vec<CardView>>, Vec<(i64, i64)>) {
     (NODES.iter().map(|node| cluster.node_cards(node)).collect(), quotas.to_vec())
 }
 
+/// `PROPTEST_CASES` asks for more.
+fn config() -> ProptestConfig {
+    let config = ProptestConfig::default();
+    ProptestConfig { cases: config.cases.max(400), failure_persistence: None, ..config }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn kept_sums_equal_their_recomputation_after_every_step(steps in vec(any_step(), 1..40)) {
