@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::policy::{CardPolicy, NodePolicy};
@@ -72,7 +73,8 @@ pub fn in_range(what: &'static str, value: i64, least: i64, most: i64) -> Result
 }
 
 /// When a container runs relative to the others of its pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ContainerKind {
     /// A one-shot init container: ends before the next one starts.
     Init,
@@ -83,7 +85,8 @@ pub enum ContainerKind {
 }
 
 /// What one container asks of one vendor; memory and cores are per card.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Ask {
     vendor: Arc<str>,
     pub(crate) count: u32,
@@ -104,15 +107,17 @@ impl Ask {
         memory_percent: Option<i64>,
         cores_percent: i64,
     ) -> Result<Self, InvalidInput> {
-        Ok(Self {
-            vendor: vendor.into(),
-            count: in_range("count", count, 0, i64::from(i32::MAX))? as u32,
-            memory_mib: in_range("memory_mib", memory_mib, 0, MAX_MEMORY_MIB)?,
-            memory_percent: memory_percent
-                .map(|percent| in_range("memory_percent", percent, 0, 100))
-                .transpose()?,
-            cores_percent: in_range("cores_percent", cores_percent, 0, MAX_CORES_PERCENT)?,
-        })
+        let count = in_range("count", count, 0, i64::from(i32::MAX))? as u32;
+        let ask = Self { vendor: vendor.into(), count, memory_mib, memory_percent, cores_percent };
+        ask.validate()?;
+        Ok(ask)
+    }
+
+    fn validate(&self) -> Result<(), InvalidInput> {
+        in_range("count", i64::from(self.count), 0, i64::from(i32::MAX))?;
+        in_range("memory_mib", self.memory_mib, 0, MAX_MEMORY_MIB)?;
+        in_range("memory_percent", self.memory_percent.unwrap_or(0), 0, 100)?;
+        in_range("cores_percent", self.cores_percent, 0, MAX_CORES_PERCENT).map(|_| ())
     }
 
     /// The vendor word.
@@ -122,7 +127,8 @@ impl Ask {
 }
 
 /// One container of a pod with its asks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ContainerAsk {
     pub(crate) name: String,
     pub(crate) kind: ContainerKind,
@@ -135,26 +141,34 @@ impl ContainerAsk {
     /// # Errors
     /// When a vendor is asked twice.
     pub fn new(name: &str, kind: ContainerKind, asks: Vec<Ask>) -> Result<Self, InvalidInput> {
-        for (index, ask) in asks.iter().enumerate() {
-            if asks[..index].iter().any(|earlier| earlier.vendor == ask.vendor) {
+        let mut container = Self { name: name.into(), kind, asks };
+        container.settle()?;
+        Ok(container)
+    }
+
+    fn settle(&mut self) -> Result<(), InvalidInput> {
+        for (index, ask) in self.asks.iter().enumerate() {
+            ask.validate()?;
+            if self.asks[..index].iter().any(|earlier| earlier.vendor == ask.vendor) {
                 return Err(InvalidInput::VendorAskedTwice {
-                    container: name.into(),
+                    container: self.name.clone(),
                     vendor: ask.vendor.to_string(),
                 });
             }
         }
-        let asks = asks.into_iter().filter(|ask| ask.count > 0).collect();
-        Ok(Self { name: name.into(), kind, asks })
+        self.asks.retain(|ask| ask.count > 0);
+        Ok(())
     }
 }
 
 /// Which cards of one vendor a pod accepts.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct CardConstraint {
     use_models: Option<Vec<String>>,
     avoid_models: Option<Vec<String>>,
-    use_ids: Option<Vec<String>>,
-    avoid_ids: Option<Vec<String>>,
+    pub(crate) use_ids: Option<Vec<String>>,
+    pub(crate) avoid_ids: Option<Vec<String>>,
     modes: Option<String>,
 }
 
@@ -167,10 +181,15 @@ impl CardConstraint {
         avoid_ids: Option<Vec<String>>,
         modes: Option<String>,
     ) -> Self {
-        let lower = |models: Option<Vec<String>>| {
-            models.map(|models| models.iter().map(|model| model.to_lowercase()).collect())
-        };
-        Self { use_models: lower(use_models), avoid_models: lower(avoid_models), use_ids, avoid_ids, modes }
+        let mut constraint = Self { use_models, avoid_models, use_ids, avoid_ids, modes };
+        constraint.settle();
+        constraint
+    }
+
+    fn settle(&mut self) {
+        for model in self.use_models.iter_mut().chain(&mut self.avoid_models).flatten() {
+            *model = model.to_lowercase();
+        }
     }
 
     /// Whether the rules on models and modes admit a card; `model` in lower case.
@@ -198,7 +217,8 @@ impl CardConstraint {
 }
 
 /// Weights of slots, cores and memory in the score of a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Weights {
     pub(crate) slots: i64,
     pub(crate) cores: i64,
@@ -223,7 +243,8 @@ impl Default for Weights {
 }
 
 /// A pod to place.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PodAsk {
     pub(crate) uid: String,
     pub(crate) namespace: String,
@@ -247,13 +268,7 @@ impl PodAsk {
         name: &str,
         containers: Vec<ContainerAsk>,
     ) -> Result<Self, InvalidInput> {
-        let apps_from = containers.iter().position(|container| container.kind == ContainerKind::App);
-        if let Some(late) = apps_from.and_then(|first| {
-            containers[first..].iter().find(|container| container.kind != ContainerKind::App)
-        }) {
-            return Err(InvalidInput::InitAfterApp { container: late.name.clone() });
-        }
-        Ok(Self {
+        let pod = Self {
             uid: uid.into(),
             namespace: namespace.into(),
             name: name.into(),
@@ -263,7 +278,38 @@ impl PodAsk {
             card_policy: CardPolicy::parse("spread", false),
             numa_bind: false,
             weights: Weights::default(),
-        })
+        };
+        pod.validate_order()?;
+        Ok(pod)
+    }
+
+    fn validate_order(&self) -> Result<(), InvalidInput> {
+        let containers = &self.containers;
+        let apps_from = containers.iter().position(|container| container.kind == ContainerKind::App);
+        let late = apps_from.and_then(|first| {
+            containers[first..].iter().find(|container| container.kind != ContainerKind::App)
+        });
+        match late {
+            Some(late) => Err(InvalidInput::InitAfterApp { container: late.name.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Brings a pod that was read field by field into the form that the constructors give.
+    ///
+    /// # Errors
+    /// As those.
+    pub(crate) fn settle(&mut self) -> Result<(), InvalidInput> {
+        for container in &mut self.containers {
+            container.settle()?;
+        }
+        self.validate_order()?;
+        for (_, constraint) in &mut self.constraints {
+            constraint.settle();
+        }
+        self.card_policy = CardPolicy::parse(self.card_policy.text(), self.numa_bind);
+        self.weights = Weights::new(self.weights.slots, self.weights.cores, self.weights.memory)?;
+        Ok(())
     }
 
     /// Sets the policies by their words; unknown words mean binpack for nodes and spread for cards.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ask::ContainerKind;
 use crate::card::Amount;
 use crate::names::{PlaceByKey, Slots};
@@ -15,7 +17,8 @@ use crate::usage::PodUse;
 ///                  └──────release──────────────────────▶ (gone)
 ///   charge ─────────────────────────▶ Bound
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum BookingState {
     /// Decided here; nothing in the ledger yet.
     #[default]

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ask::{in_range, InvalidInput, MAX_MEMORY_MIB};
 use crate::check::Check;
 
 /// One card as its node registered it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CardSpec {
     /// The card's id, unique on its node.
     pub id: String,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 use rustc_hash::FxBuildHasher;
+use serde::{Deserialize, Serialize};
 
 use crate::note::Notes;
 use crate::policy::NodePolicy;
@@ -15,7 +16,8 @@ use crate::tally::Tally;
 pub const BEST_COUNT: usize = 10;
 
 /// One card's share given to one container by a decision.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PlacedShare {
     /// Number of the container in the pod's ask.
     pub container: u16,

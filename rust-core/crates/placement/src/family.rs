@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ask::InvalidInput;
 
 /// One family. [`Family::new`] has every check on; the fields are set from the family's descriptor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Family {
     /// How asks and cards name it.
     pub word: Arc<str>,
@@ -87,6 +90,11 @@ impl Families {
             }
         }
         Ok(Self(families.into()))
+    }
+
+    /// All of them, in the order given.
+    pub fn all(&self) -> &[Family] {
+        &self.0
     }
 
     /// The family of a word.

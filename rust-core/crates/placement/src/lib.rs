@@ -35,6 +35,7 @@ mod reason;
 mod score;
 mod search;
 mod selection;
+pub mod snapshot;
 mod tally;
 mod usage;
 mod views;

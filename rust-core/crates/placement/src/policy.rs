@@ -2,8 +2,11 @@
 
 use std::cmp::Ordering;
 
+use serde::{Deserialize, Serialize};
+
 /// Which of the fitting nodes wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum NodePolicy {
     /// The fullest.
     Binpack,
@@ -102,8 +105,10 @@ const CHAIN: [(&str, SortKey); 3] =
     [("binpack", ScoreAscending), ("spread", ScoreDescending), ("numa", NumaAscending)];
 
 /// Which cards of a node are preferred, and what the policy forbids.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
 pub struct CardPolicy {
+    text: String,
     keys: Vec<SortKey>,
     pub(crate) mutex: bool,
     pub(crate) topology: bool,
@@ -126,11 +131,17 @@ impl CardPolicy {
             if numa_bind { single.numa_bound_keys } else { single.keys }.to_vec()
         };
         Self {
+            text: text.into(),
             keys,
             mutex: Self::names(text, "mutex"),
             topology: Self::names(text, "topology-aware"),
             fgd: Self::names(text, "fgd"),
         }
+    }
+
+    /// The words it was read from.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
     }
 
     fn chain(text: &str, numa_bind: bool) -> Vec<SortKey> {
@@ -159,6 +170,19 @@ impl CardPolicy {
             .map(|key| key.compare(left, right))
             .find(|order| order.is_ne())
             .unwrap_or_else(|| left.place.cmp(&right.place))
+    }
+}
+
+/// Without NUMA binding, which the pod knows.
+impl From<String> for CardPolicy {
+    fn from(text: String) -> Self {
+        Self::parse(&text, false)
+    }
+}
+
+impl From<CardPolicy> for String {
+    fn from(policy: CardPolicy) -> Self {
+        policy.text
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    fn key(&self) -> (&str, &str) {
+    pub(crate) fn key(&self) -> (&str, &str) {
         (&self.namespace, self.vendor.as_deref().unwrap_or(""))
     }
 }

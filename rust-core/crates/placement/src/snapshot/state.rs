@@ -1,0 +1,150 @@
+//! From the kept state to its snapshot and back.
+
+use super::{
+    invalid, BookingRecord, NodeRecord, QuotaRecord, ShareRecord, Snapshot, SnapshotError, FORMAT, VERSION,
+};
+use crate::ask::{ContainerKind, InvalidInput};
+use crate::booking::{Booking, BookingState, Share};
+use crate::cluster::Cluster;
+use crate::family::Families;
+use crate::views::{BoundPod, BoundShare};
+
+impl Cluster {
+    /// What went into this state, sorted: equal states give equal snapshots.
+    pub fn snapshot(&self) -> Snapshot {
+        // A new part of the state must be named here: it is an input that the snapshot holds, or it follows from them.
+        let Self { families, nodes: _, kinds: _, bookings: _, quotas: _, search: _ } = self;
+        Snapshot {
+            format: FORMAT.into(),
+            version: VERSION,
+            families: families.all().to_vec(),
+            nodes: self.nodes().into_iter().map(|name| self.node_record(name)).collect(),
+            quotas: self.quota_records(),
+            bookings: self.booking_records(),
+            operations: Vec::new(),
+        }
+    }
+
+    /// The state of a snapshot, before its operations.
+    ///
+    /// # Errors
+    /// When a value cannot enter the engine, or something comes twice; the error names the place.
+    pub fn from_snapshot(snapshot: &Snapshot) -> Result<Self, SnapshotError> {
+        let families = Families::new(snapshot.families.clone()).map_err(invalid(|| "families".into()))?;
+        let mut cluster = Self::new(families);
+        for (number, node) in snapshot.nodes.iter().enumerate() {
+            let path = || format!("nodes[{number}]");
+            if cluster.nodes.find(&node.name).is_some() {
+                return Err(SnapshotError::Twice { path: path(), name: node.name.clone() });
+            }
+            cluster.set_node(&node.name, &node.cards).map_err(invalid(path))?;
+        }
+        for (number, quota) in snapshot.quotas.iter().enumerate() {
+            if cluster.quotas.find(&quota.namespace, &quota.vendor).is_some() {
+                let name = format!("{} in {}", quota.vendor, quota.namespace);
+                return Err(SnapshotError::Twice { path: format!("quotas[{number}]"), name });
+            }
+            cluster.limit(quota);
+        }
+        for (number, booking) in snapshot.bookings.iter().enumerate() {
+            let path = || format!("bookings[{number}]");
+            if cluster.bookings.find(&booking.uid).is_some() {
+                return Err(SnapshotError::Twice { path: path(), name: booking.uid.clone() });
+            }
+            cluster.restore(booking).map_err(invalid(path))?;
+        }
+        Ok(cluster)
+    }
+
+    fn node_record(&self, name: &str) -> NodeRecord {
+        let cards = self.node_cards(name).into_iter().map(|card| card.spec).collect();
+        NodeRecord { name: name.into(), cards }
+    }
+
+    fn quota_records(&self) -> Vec<QuotaRecord> {
+        let mut records: Vec<QuotaRecord> = self
+            .quotas
+            .entries()
+            .filter(|(_, quota)| quota.memory_limit.is_some() || quota.cores_limit.is_some())
+            .map(|(_, quota)| {
+                let (namespace, vendor) = quota.key();
+                QuotaRecord {
+                    namespace: namespace.into(),
+                    vendor: vendor.into(),
+                    memory_mib: quota.memory_limit,
+                    cores_percent: quota.cores_limit,
+                }
+            })
+            .collect();
+        records.sort_unstable_by(|left, right| {
+            (&left.namespace, &left.vendor).cmp(&(&right.namespace, &right.vendor))
+        });
+        records
+    }
+
+    fn booking_records(&self) -> Vec<BookingRecord> {
+        let mut records: Vec<BookingRecord> = self
+            .nodes
+            .all()
+            .flat_map(|(_, node)| &node.bookings)
+            .map(|number| self.booking_record(&self.bookings.slots[*number]))
+            .collect();
+        records.sort_unstable_by(|left, right| left.uid.cmp(&right.uid));
+        records
+    }
+
+    fn booking_record(&self, booking: &Booking) -> BookingRecord {
+        let Booking { uid, namespace, node, state, init_done, shares, blocked, held: _, charges: _ } = booking;
+        let card_id = |card: &u32| self.nodes[*node].known[*card as usize].id.to_string();
+        let share = |share: &Share| {
+            let Share { container, kind, card, vendor, memory_mib, cores_percent } = share;
+            ShareRecord {
+                container: *container,
+                kind: *kind,
+                card_id: card_id(card),
+                vendor: vendor.to_string(),
+                memory_mib: *memory_mib,
+                cores_percent: *cores_percent,
+            }
+        };
+        let mut blocked_cards: Vec<String> = blocked.iter().map(card_id).collect();
+        blocked_cards.sort_unstable();
+        BookingRecord {
+            uid: uid.clone(),
+            namespace: namespace.clone(),
+            node: self.nodes.name(*node).into(),
+            state: *state,
+            init_done: *init_done,
+            shares: shares.iter().map(share).collect(),
+            blocked_cards,
+        }
+    }
+
+    pub(super) fn limit(&mut self, quota: &QuotaRecord) {
+        self.set_quota(&quota.namespace, &quota.vendor, quota.memory_mib, quota.cores_percent);
+    }
+
+    /// Books what a record says in place of whatever was booked for its UID.
+    pub(super) fn restore(&mut self, record: &BookingRecord) -> Result<(), InvalidInput> {
+        let count = record.shares.iter().map(|share| usize::from(share.container) + 1).max().unwrap_or(0);
+        let mut containers = vec![(ContainerKind::App, Vec::new()); count];
+        for share in &record.shares {
+            let (kind, shares) = &mut containers[usize::from(share.container)];
+            *kind = share.kind;
+            shares.push(BoundShare::new(&share.card_id, &share.vendor, share.memory_mib, share.cores_percent)?);
+        }
+        self.charge(&BoundPod {
+            uid: &record.uid,
+            namespace: &record.namespace,
+            node: &record.node,
+            containers: &containers,
+            init_done: record.init_done,
+            blocked_cards: &record.blocked_cards,
+        });
+        if record.state == BookingState::Reserved {
+            let number = self.bookings.find(&record.uid).expect("it was booked just now");
+            self.bookings.slots[number].state = BookingState::Reserved;
+        }
+        Ok(())
+    }
+}
