@@ -65,9 +65,15 @@ impl Snapshot {
 
     fn visit(&mut self, see: &mut impl FnMut(Named, &mut String)) {
         let Self { format: _, version: _, families: _, nodes, quotas, bookings, operations } = self;
-        nodes.iter_mut().for_each(|node| visit_node(node, see));
-        quotas.iter_mut().for_each(|quota| visit_quota(quota, see));
-        bookings.iter_mut().for_each(|booking| visit_booking(booking, see));
+        for node in nodes {
+            visit_node(node, see);
+        }
+        for quota in quotas {
+            visit_quota(quota, see);
+        }
+        for booking in bookings {
+            visit_booking(booking, see);
+        }
         for operation in operations {
             match operation {
                 Operation::SetNode(node) => visit_node(node, see),
@@ -116,16 +122,21 @@ fn visit_booking(booking: &mut BookingRecord, see: &mut impl FnMut(Named, &mut S
     see(Named::Namespace, namespace);
     see(Named::Node, node);
     for share in shares {
-        let ShareRecord { container: _, kind: _, card_id, vendor: _, memory_mib: _, cores_percent: _ } = share;
+        let ShareRecord { container: _, kind: _, card_id, vendor: _, memory_mib: _, cores_percent: _ } =
+            share;
         see(Named::Card, card_id);
     }
-    blocked_cards.iter_mut().for_each(|card_id| see(Named::Card, card_id));
+    for card_id in blocked_cards {
+        see(Named::Card, card_id);
+    }
 }
 
 fn visit_question(question: &mut Question, see: &mut impl FnMut(Named, &mut String)) {
     let Question { pod, candidates, answer } = question;
     visit_pod(pod, see);
-    candidates.iter_mut().flatten().for_each(|node| see(Named::Node, node));
+    for node in candidates.iter_mut().flatten() {
+        see(Named::Node, node);
+    }
     if let Some(Answer::Placed { node, shares, score: _, fitting_nodes: _, candidate_nodes: _ }) = answer {
         see(Named::Node, node);
         for share in shares {

@@ -162,6 +162,7 @@ fn invalid(path: impl FnOnce() -> String) -> impl FnOnce(InvalidInput) -> Snapsh
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a snapshot")]
 struct Header {
     format: String,
     version: u32,

@@ -94,7 +94,8 @@ impl Cluster {
     }
 
     fn booking_record(&self, booking: &Booking) -> BookingRecord {
-        let Booking { uid, namespace, node, state, init_done, shares, blocked, held: _, charges: _ } = booking;
+        let Booking { uid, namespace, node, state, init_done, shares, blocked, held: _, charges: _ } =
+            booking;
         let card_id = |card: &u32| self.nodes[*node].known[*card as usize].id.to_string();
         let share = |share: &Share| {
             let Share { container, kind, card, vendor, memory_mib, cores_percent } = share;
@@ -131,7 +132,12 @@ impl Cluster {
         for share in &record.shares {
             let (kind, shares) = &mut containers[usize::from(share.container)];
             *kind = share.kind;
-            shares.push(BoundShare::new(&share.card_id, &share.vendor, share.memory_mib, share.cores_percent)?);
+            shares.push(BoundShare::new(
+                &share.card_id,
+                &share.vendor,
+                share.memory_mib,
+                share.cores_percent,
+            )?);
         }
         self.charge(&BoundPod {
             uid: &record.uid,

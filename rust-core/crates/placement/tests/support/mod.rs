@@ -1,6 +1,8 @@
 //! Builders of clusters and pods for tests.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod random;
+
 use placement::{
     Amount, Ask, BoundPod, BoundShare, Candidates, CardConstraint, CardSpec, Cluster, ContainerAsk,
     ContainerKind, Decision, Families, Family, PodAsk,
