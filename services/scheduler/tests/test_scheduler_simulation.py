@@ -98,6 +98,13 @@ async def test_a_pod_without_cards_fits_everywhere(scheduler: Scheduler) -> None
     assert names(await simulate(scheduler, plain, node("b"), node("a", []))) == ["b", "a"]
 
 
+async def test_a_pod_that_wants_connected_cards_is_simulated_too(scheduler: Scheduler) -> None:
+    scores = json.dumps([{"uuid": "t-0", "score": {"t-1": 10}}, {"uuid": "t-1", "score": {"t-0": 10}}])
+    wanted = pod("a", gpu=2, annotations={"hami.io/gpu-scheduler-policy": "topology-aware"})
+    scored = node("t", 3, annotations={"hami.io/node-nvidia-score": scores})
+    assert names(await simulate(scheduler, wanted, scored, node("u", 1))) == ["t"]
+
+
 async def test_an_invalid_request_fits_nowhere(scheduler: Scheduler) -> None:
     answer = await simulate(scheduler, pod("odd", memory="4Gi"), node("a"))
     assert answer["Nodes"] is None

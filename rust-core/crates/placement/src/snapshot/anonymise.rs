@@ -92,8 +92,16 @@ impl Snapshot {
 }
 
 fn visit_node(node: &mut NodeRecord, see: &mut impl FnMut(Named, &mut String)) {
-    let NodeRecord { name, cards } = node;
+    let NodeRecord { name, cards, pair_scores } = node;
     see(Named::Node, name);
+    for (mut card_id, peers) in std::mem::take(pair_scores) {
+        see(Named::Card, &mut card_id);
+        let seen = |(mut peer, score)| {
+            see(Named::Card, &mut peer);
+            (peer, score)
+        };
+        pair_scores.insert(card_id, peers.into_iter().map(seen).collect());
+    }
     for card in cards {
         let CardSpec {
             id,

@@ -12,6 +12,8 @@ mod layout;
 mod operation;
 mod state;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -55,6 +57,9 @@ pub struct NodeRecord {
     pub name: String,
     /// In the order of its inventory; `healthy` is the present state.
     pub cards: Vec<CardSpec>,
+    /// How well a card is connected with its peers, by their ids. Empty: the node tells none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pair_scores: BTreeMap<String, BTreeMap<String, i64>>,
 }
 
 /// Limits of one namespace and vendor. None: no limit.

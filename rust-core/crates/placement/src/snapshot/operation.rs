@@ -96,7 +96,7 @@ impl Cluster {
     /// When a value cannot enter the engine; nothing is changed then.
     pub fn perform(&mut self, operation: &Operation) -> Result<Option<Answer>, InvalidInput> {
         match operation {
-            Operation::SetNode(node) => self.set_node(&node.name, &node.cards)?,
+            Operation::SetNode(node) => self.register(node)?,
             Operation::RemoveNode { name } => drop(self.remove_node(name)),
             Operation::SetCardHealth { node, card_id, healthy } => {
                 self.set_card_health(node, card_id, *healthy);

@@ -7,6 +7,7 @@ use crate::ask::{ContainerKind, InvalidInput};
 use crate::booking::{Booking, BookingState, Share};
 use crate::cluster::Cluster;
 use crate::family::Families;
+use crate::pair_scores::CardScores;
 use crate::views::{BoundPod, BoundShare};
 
 impl Cluster {
@@ -37,7 +38,7 @@ impl Cluster {
             if cluster.nodes.find(&node.name).is_some() {
                 return Err(SnapshotError::Twice { path: path(), name: node.name.clone() });
             }
-            cluster.set_node(&node.name, &node.cards).map_err(invalid(path))?;
+            cluster.register(node).map_err(invalid(path))?;
         }
         for (number, quota) in snapshot.quotas.iter().enumerate() {
             if cluster.quotas.find(&quota.namespace, &quota.vendor).is_some() {
@@ -58,7 +59,20 @@ impl Cluster {
 
     fn node_record(&self, name: &str) -> NodeRecord {
         let cards = self.node_cards(name).into_iter().map(|card| card.spec).collect();
-        NodeRecord { name: name.into(), cards }
+        let scores = self.node_pair_scores(name).into_iter();
+        let pair_scores = scores.map(|(card_id, peers)| (card_id, peers.into_iter().collect())).collect();
+        NodeRecord { name: name.into(), cards, pair_scores }
+    }
+
+    pub(super) fn register(&mut self, node: &NodeRecord) -> Result<(), InvalidInput> {
+        let NodeRecord { name, cards, pair_scores } = node;
+        let scores: Vec<CardScores> = pair_scores
+            .iter()
+            .map(|(card_id, peers)| {
+                (card_id.clone(), peers.iter().map(|(id, score)| (id.clone(), *score)).collect())
+            })
+            .collect();
+        self.set_node_with_pair_scores(name, cards, &scores)
     }
 
     fn quota_records(&self) -> Vec<QuotaRecord> {

@@ -1,8 +1,8 @@
 //! Random clusters, pods and histories.
 
 use placement::{
-    Ask, BoundShare, Candidates, CardConstraint, CardSpec, CardView, Cluster, ContainerAsk, ContainerKind,
-    Decision, PodAsk,
+    Ask, BoundShare, Candidates, CardConstraint, CardScores, CardSpec, CardView, Cluster, ContainerAsk,
+    ContainerKind, Decision, PodAsk,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -11,8 +11,18 @@ use super::{charge_containers, VENDOR};
 
 pub const NODES: [&str; 4] = ["a", "b", "c", "d"];
 pub const MODELS: [&str; 3] = ["NVIDIA A100", "NVIDIA H100 80GB", "Tesla V100"];
-pub const POLICIES: [&str; 8] =
-    ["binpack", "spread", "mutex", "numa", "binpack,numa", "spread,mutex", "unknown", "numa,binpack,mutex"];
+pub const POLICIES: [&str; 10] = [
+    "binpack",
+    "spread",
+    "mutex",
+    "numa",
+    "binpack,numa",
+    "spread,mutex",
+    "unknown",
+    "numa,binpack,mutex",
+    "topology-aware",
+    "binpack,topology-aware",
+];
 pub const KINDS: [ContainerKind; 3] = [ContainerKind::Init, ContainerKind::Sidecar, ContainerKind::App];
 
 pub fn any_card(id: String) -> impl Strategy<Value = CardSpec> {
@@ -176,6 +186,15 @@ pub fn told(decision: &Decision) -> String {
     )
 }
 
+/// Scores between cards, of some to some.
+fn some_scores(cards: &[CardSpec]) -> Vec<CardScores> {
+    let peers = |card: &CardSpec| {
+        let others = cards.iter().filter(|peer| peer.id != card.id && peer.memory_mib >= card.memory_mib);
+        others.map(|peer| (peer.id.clone(), i64::from(peer.slots * 3 - card.slots))).collect()
+    };
+    cards.iter().filter(|card| card.numa < 2).map(|card| (card.id.clone(), peers(card))).collect()
+}
+
 /// Runs a step; what a decision said is returned.
 pub fn run(cluster: &mut Cluster, step: &Step) -> Option<String> {
     match step {
@@ -183,7 +202,9 @@ pub fn run(cluster: &mut Cluster, step: &Step) -> Option<String> {
         Step::Charge(bound) => bound.charge(cluster),
         Step::Release(uid) => drop(cluster.release(uid)),
         Step::Confirm(uid) => drop(cluster.confirm(uid)),
-        Step::SetNode(node, cards) => cluster.set_node(node, cards).unwrap(),
+        Step::SetNode(node, cards) => {
+            cluster.set_node_with_pair_scores(node, cards, &some_scores(cards)).unwrap();
+        }
         Step::RemoveNode(node) => drop(cluster.remove_node(node)),
         Step::Health(node, card, healthy) => drop(cluster.set_card_health(node, card, *healthy)),
         Step::Quota(memory, cores) => cluster.set_quota("default", VENDOR, *memory, *cores),

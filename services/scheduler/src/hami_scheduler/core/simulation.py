@@ -13,9 +13,10 @@ from typing import Final
 
 import hami_engine as engine
 import msgspec
-from hami_model import keys, kube, quota, register, requests
+from hami_model import keys, kube, pair_scores, quota, register, requests
 from hami_model.device_config import DeviceConfig
 from hami_model.errors import InvalidRequestError, MalformedAnnotation
+from hami_model.ids import CardId
 from hami_model.requests import PodRequest
 
 from hami_scheduler.core import engine_values, inventory
@@ -61,6 +62,7 @@ class ClusterMaker:
         self._families = engine_values.families(config)
         self._node_selector = node_selector
         self._read = lru_cache(maxsize=_REMEMBERED_MAX)(self._decoded)
+        self._read_scores = lru_cache(maxsize=_REMEMBERED_MAX)(self._decoded_scores)
 
     def cluster(self, nodes: Iterable[kube.Node]) -> engine.Cluster:
         """A node that names no card that can be read, or that is not selected, counts as unregistered."""
@@ -70,7 +72,7 @@ class ClusterMaker:
                 continue
             cards = self._cards(node)
             if cards:
-                cluster.set_node(node.name, cards)
+                cluster.set_node(node.name, cards, pair_scores=self._pair_scores(node))
         return cluster
 
     def _cards(self, node: kube.Node) -> list[engine.Card]:
@@ -89,6 +91,19 @@ class ClusterMaker:
         except MalformedAnnotation:
             return ()
         return tuple(engine_values.card(descriptor.word, card, cordoned=card.id in cordoned) for card in cards)
+
+    def _pair_scores(self, node: kube.Node) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for position, settings in enumerate(self._config.vendors):
+            text = node.annotations.get(settings.vendor.pair_scores_key)
+            if text is not None:
+                found.update(self._read_scores(position, text))
+        return found
+
+    def _decoded_scores(self, vendor: int, text: str) -> Mapping[CardId, dict[str, int]]:
+        descriptor = self._config.vendors[vendor].vendor
+        scores, _ = pair_scores.read(descriptor, {descriptor.pair_scores_key: text})
+        return scores
 
 
 class Simulation(msgspec.Struct, frozen=True):
