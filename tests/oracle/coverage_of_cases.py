@@ -36,6 +36,8 @@ class Coverage:
             counts[f"numa-bind {word}"] += 1
         for reason, _ in answer["tally"]:
             counts[f"reason {reason}"] += 1
+        for note in answer.get("notes", ()):
+            counts[f"note {note}"] += 1
         if not fits:
             counts["node never fits"] += len(answer["never"])
             counts["node does not fit now"] += len(answer["not_now"])
@@ -43,5 +45,12 @@ class Coverage:
             counts["nodes tie for the best score"] += 1
 
     def missing(self) -> list[str]:
-        wanted = ["fits", "fits nowhere", "node never fits", "node does not fit now", "nodes tie for the best score"]
+        wanted = [
+            "fits",
+            "fits nowhere",
+            "node never fits",
+            "node does not fit now",
+            "nodes tie for the best score",
+            "note PairScoresMissing",
+        ]
         return [name for name in (*wanted, *(f"reason {reason}" for reason in REASONS)) if not self.counts[name]]

@@ -21,7 +21,8 @@ class EngineSide:
         return getattr(self, f"_{step['do']}")(step)
 
     def _set_node(self, step: Json) -> None:
-        self.cluster.set_node(step["node"], [engine.Card(**card) for card in step["cards"]])
+        cards = [engine.Card(**card) for card in step["cards"]]
+        self.cluster.set_node(step["node"], cards, pair_scores=step.get("pair_scores", {}))
 
     def _remove_node(self, step: Json) -> bool:
         return self.cluster.remove_node(step["node"])
@@ -136,6 +137,7 @@ def _answer(found: engine.Placement | engine.Rejection) -> Json:
         "scores": found.node_scores(),
         "best": found.best_scores,
         "failed": found.failed_nodes(),
+        "notes": sorted(found.notes),
     }
 
 
@@ -148,4 +150,5 @@ def _verdict(found: engine.NodeVerdict) -> Json:
         "container": found.container,
         "reason": found.reason,
         "cards": [(card.card_id, card.code) for card in found.cards],
+        "notes": sorted(found.notes),
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 from oracle_model.cluster import Answer, Cluster, Verdict
 from oracle_model.usage import Amount, effective_usage, plus
-from oracle_model.values import Card, Family, Json, read_charge, read_pod
+from oracle_model.values import Family, Json, read_charge, read_node, read_pod
 
 
 class OracleSide:
@@ -19,7 +19,7 @@ class OracleSide:
         return getattr(self, f"_{step['do']}")(step)
 
     def _set_node(self, step: Json) -> None:
-        self.cluster.nodes[step["node"]] = tuple(Card(**card) for card in step["cards"])
+        self.cluster.nodes[step["node"]] = read_node(step)
 
     def _remove_node(self, step: Json) -> bool:
         return self.cluster.nodes.pop(step["node"], None) is not None
@@ -54,7 +54,7 @@ class OracleSide:
         """Everything the cluster holds."""
         cluster = self.cluster
         nodes = {}
-        for name, cards in cluster.nodes.items():
+        for name, (cards, _) in cluster.nodes.items():
             used, blocked = cluster.used(name), cluster.blocked(name)
             nodes[name] = [
                 (card.id, card.healthy, card.cordoned, card.id in blocked, tuple(used.get(card.id, Amount())))
@@ -88,6 +88,7 @@ def _answer(found: Answer) -> Json:
         "scores": found.scores,
         "best": found.best,
         "failed": found.not_now,
+        "notes": sorted(found.notes),
     }
 
 
@@ -95,7 +96,7 @@ def _verdict(found: Verdict) -> Json:
     outcome = found.outcome
     if outcome is None:
         return {"node": found.node, "fits": False, "never": False, "score": None, "container": None,
-                "reason": "node unregistered", "cards": []}  # fmt: skip
+                "reason": "node unregistered", "cards": [], "notes": []}  # fmt: skip
     fits = outcome.text is None
     return {
         "node": found.node,
@@ -105,4 +106,5 @@ def _verdict(found: Verdict) -> Json:
         "container": outcome.container,
         "reason": outcome.text or "",
         "cards": list(outcome.looks),
+        "notes": sorted(outcome.notes),
     }

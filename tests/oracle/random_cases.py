@@ -14,13 +14,14 @@ Json = dict[str, Any]
 NODES = ("n1", "n2", "n3", "n4")
 NAMESPACES = ("red", "blue")
 NVIDIA = "NVIDIA"
-NVIDIA_FAMILY = {"word": NVIDIA, "model_contains": "nvidia", "partitioned_mode": "mig"}
+NVIDIA_FAMILY = {"word": NVIDIA, "model_contains": "nvidia", "partitioned_mode": "mig", "has_pair_scores": True}
 DCU = "DCU"
 MODELS = ("NVIDIA A100",) * 6 + ("NVIDIA T4",) * 3 + ("nvidia a10", "NVIDIA", "NVIDIA", "Tesla", "DCU")
 MODES = ("hami-core",) * 5 + ("mps", "")
 CARD_POLICIES = (
     "binpack", "spread", "mutex", "numa", "binpack,numa", "numa,binpack", "spread,numa", "numa,spread,binpack",
-    "mutex,binpack", " spread , mutex", "binpack,spread", "", ",", "mutex,numa", "Binpack",
+    "mutex,binpack", " spread , mutex", "binpack,spread", "", ",", "mutex,numa", "Binpack", "topology-aware",
+    "topology-aware", "topology-aware", "binpack,topology-aware", "topology-aware,mutex", "topology-aware,numa",
 )  # fmt: skip
 NODE_POLICIES = ("binpack", "spread", "", "Spread")
 PERCENTS = (0, 1, 33, 34, 50, 67, 99, 100)
@@ -88,7 +89,7 @@ class _Maker:
 
     def _set_node(self, name: str) -> Json:
         random = self.random
-        count = random.choice((1, 2, 2, 3, 3, 4, 4, 4, 5)) if random.random() < 0.98 else 0
+        count = random.choice((1, 2, 2, 3, 3, 4, 4, 4, 5, 6)) if random.random() < 0.98 else 0
         alike = random.random() < 0.6
         model = random.choice(MODELS)
         memory, cores, slots = self._totals()
@@ -115,7 +116,24 @@ class _Maker:
         if random.random() < 0.2:
             random.shuffle(cards)
         self.nodes[name] = cards
-        return {"do": "set_node", "node": name, "cards": cards}
+        return {"do": "set_node", "node": name, "cards": cards, **self._pair_scores(cards)}
+
+    def _pair_scores(self, cards: list[Json]) -> Json:
+        random = self.random
+        if "policy" not in self.pod_kind or random.random() < 0.3:
+            return {}
+        ids = [card["id"] for card in cards]
+        complete = random.random() < 0.5
+        scores = {
+            card: {
+                peer: random.choice((0, 1, 1, 2, 5, 100, -1))
+                for peer in ids
+                if peer != card and (complete or random.random() < 0.8)
+            }
+            for card in ids
+            if complete or random.random() < 0.9
+        }
+        return {"pair_scores": scores}
 
     def _totals(self) -> tuple[int, int, int]:
         random = self.random
@@ -134,7 +152,7 @@ class _Maker:
             if self.random.random() < 0.5:
                 self.random.shuffle(kept)
             self.nodes[name] = kept[: self.random.randint(1, len(kept))]
-            return {"do": "set_node", "node": name, "cards": self.nodes[name]}
+            return {"do": "set_node", "node": name, "cards": self.nodes[name], **self._pair_scores(cards)}
         return self._set_node(name)
 
     def _remove_node(self) -> Json:

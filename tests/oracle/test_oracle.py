@@ -11,6 +11,7 @@ import comparing
 import pytest
 import random_cases
 import shrinking
+from oracle_model.choice import choose
 from oracle_model.float32 import float32_of, to_float32
 from oracle_model.order import Rank, card_score, node_score, sort_key
 from oracle_model.usage import Amount, effective_usage
@@ -96,6 +97,16 @@ def test_phases_of_a_pod_compete_and_sidecars_add() -> None:
     assert effective_usage(containers, init_done=True) == {("a", "NVIDIA"): Amount(4000, 0, 2)}
     assert effective_usage([("init", share(1) * 2)], init_done=False) == {("a", "NVIDIA"): Amount(2, 0, 2)}
     assert effective_usage([("init", share(1))], init_done=True) == {}
+
+
+def test_cards_are_chosen_by_how_well_they_are_connected() -> None:
+    seen = [Share(card, "NVIDIA", 0, 0) for card in "fedcba"]
+    scores = {card: {peer: 1 for peer in "abcdef" if peer != card} for card in "abcdef"}
+    for card, peer in ("fa", "fc"):
+        scores[card][peer] = scores[peer][card] = 100
+    assert choose(seen, 3, scores) == ([seen[0], seen[3], seen[5]], set())
+    assert choose(seen, 1, scores) == ([seen[1]], set())
+    assert choose(seen, 2, {}) == (seen[:2], {"PairScoresMissing"})
 
 
 @pytest.mark.parametrize(

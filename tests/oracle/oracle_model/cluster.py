@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .fit import NodeState, Outcome, Quota, fit
 from .order import best_nodes, node_score, total_of
 from .usage import Amount, effective_usage, plus, total
-from .values import Booking, Card, Family, Pod, Share
+from .values import Booking, Family, Node, Pod, Share
 
 UNREGISTERED = "node unregistered"
 BEST_COUNT = 10
@@ -28,6 +28,8 @@ class Answer(NamedTuple):
     """Would not fit on the empty node either."""
     tally: dict[str, int]
     """By reason, on how many nodes it was met."""
+    notes: frozenset[str]
+    """What is to be said about the choice of the cards."""
     candidates: int
 
 
@@ -46,16 +48,17 @@ class Cluster:
 
     def __init__(self, families: Iterable[Family]) -> None:
         self.families = {family.word: family for family in families}
-        self.nodes: dict[str, tuple[Card, ...]] = {}
+        self.nodes: dict[str, Node] = {}
         self.limits: dict[tuple[str, str], tuple[int | None, int | None]] = {}
         self.bookings: dict[str, Booking] = {}
 
     def set_card_health(self, node: str, card_id: str, *, healthy: bool) -> bool:
         """False when the node has not registered such a card."""
-        cards = self.nodes.get(node, ())
+        if node not in self.nodes:
+            return False
+        cards, pair_scores = self.nodes[node]
         changed = tuple(card._replace(healthy=healthy) if card.id == card_id else card for card in cards)
-        if node in self.nodes:
-            self.nodes[node] = changed
+        self.nodes[node] = Node(changed, pair_scores)
         return any(card.id == card_id for card in cards)
 
     def confirm(self, uid: str) -> bool:
@@ -88,7 +91,7 @@ class Cluster:
         return held
 
     def _score(self, node: str, used: dict[str, Amount]) -> float:
-        cards = self.nodes[node]
+        cards = self.nodes[node].cards
         return node_score(total(used.get(card.id, Amount()) for card in cards), total(total_of(card) for card in cards))
 
     def _state(self, node: str, pod: Pod) -> NodeState:
@@ -98,7 +101,7 @@ class Cluster:
                 used = self.quota_used(namespace, vendor, without=pod.uid)
                 quotas[vendor] = Quota(memory, cores, used.memory_mib, used.cores_percent)
         return NodeState(
-            self.nodes[node], self.used(node, without=pod.uid), self.blocked(node, without=pod.uid), quotas
+            *self.nodes[node], self.used(node, without=pod.uid), self.blocked(node, without=pod.uid), quotas
         )
 
     def explain(self, pod: Pod, candidates: Sequence[str] | None) -> list[Verdict]:
@@ -123,11 +126,11 @@ class Cluster:
         not_now: dict[str, str] = {}
         never: dict[str, str] = {}
         tally: dict[str, int] = {}
-        fitting = {}
+        fitting: dict[str, Outcome] = {}
         for name, outcome, is_never, score in verdicts:
             if outcome is not None and outcome.text is None and score is not None:
                 scores[name] = score
-                fitting[name] = outcome.shares
+                fitting[name] = outcome
                 continue
             text = UNREGISTERED if outcome is None or outcome.text is None else outcome.text
             (never if is_never else not_now)[name] = text
@@ -138,7 +141,8 @@ class Cluster:
         return Answer(
             node=node,
             score=score,
-            shares=() if node is None else fitting[node],
+            shares=() if node is None else fitting[node].shares,
+            notes=frozenset() if node is None else fitting[node].notes,
             scores=scores,
             best=best[:BEST_COUNT],
             not_now=not_now if node is None else {**not_now, **never},

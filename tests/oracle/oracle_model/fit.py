@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .choice import choose
 from .order import Rank, card_score, percent_of, sort_key, words_of
 from .usage import Amount, effective_usage, plus, running_beside, total
-from .values import Ask, Card, Constraint, Container, Family, Pod, Share
+from .values import Ask, Card, Constraint, Container, Family, PairScores, Pod, Share
 
 Families = dict[str, Family]
 """By word."""
@@ -27,6 +28,7 @@ class NodeState(NamedTuple):
     """A node as the pod finds it."""
 
     cards: tuple[Card, ...]
+    pair_scores: PairScores
     used: dict[str, Amount]
     """By card, what other pods hold."""
     blocked: frozenset[str]
@@ -36,7 +38,7 @@ class NodeState(NamedTuple):
     def emptied(self) -> NodeState:
         """With nothing used, nothing wrong with any card, and no quota."""
         cards = tuple(card._replace(healthy=True, cordoned=False) for card in self.cards)
-        return NodeState(cards, {}, frozenset(), {})
+        return NodeState(cards, self.pair_scores, {}, frozenset(), {})
 
 
 Look = tuple[str, str | None]
@@ -53,6 +55,8 @@ class Outcome(NamedTuple):
     """The first that does not fit."""
     looks: tuple[Look, ...]
     """At the cards of the last ask that was tried, in the order they were looked at."""
+    notes: frozenset[str] = frozenset()
+    """What is to be said about the choice of the cards."""
 
 
 def fit(node: NodeState, pod: Pod, families: Families) -> Outcome:
@@ -62,6 +66,7 @@ def fit(node: NodeState, pod: Pod, families: Families) -> Outcome:
     held: list[tuple[str, tuple[Share, ...]]] = []
     order: list[Card] = []
     looks: list[Look] = []
+    notes: set[str] = set()
     apps_began = False
     key = sort_key(pod.card_policy, numa_bind=pod.numa_bind)
     for container in pod.containers:
@@ -79,10 +84,13 @@ def fit(node: NodeState, pod: Pod, families: Families) -> Outcome:
                 found = _collect(node, request, order)
                 if isinstance(found, Outcome):
                     return found
-                chosen, looks = found
-                given.extend(chosen)
+                collected, looks = found
+                if len(collected) > ask.count:
+                    collected, said = choose(collected, ask.count, node.pair_scores)
+                    notes |= said
+                given.extend(collected)
         held.append((container.kind, tuple(given)))
-    return Outcome(tuple(shares for _, shares in held), None, frozenset(), None, tuple(looks))
+    return Outcome(tuple(shares for _, shares in held), None, frozenset(), None, tuple(looks), frozenset(notes))
 
 
 def _refused(text: str, reasons: set[str], container: Container, looks: tuple[Look, ...] = ()) -> Outcome:
@@ -115,7 +123,10 @@ class Request(NamedTuple):
 
 
 def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list[Share], list[Look]] | Outcome:
-    """Cards for one ask, or why there are too few."""
+    """Cards for one ask, or why there are too few; where they are chosen by pair scores, all that pass.
+
+    Under NUMA binding the cards are of one NUMA node: without a choice the first with enough, with one the last.
+    """
     pod, container, ask, family, held = request
     candidates = [c for c in order if c.vendor == ask.vendor and family.model_contains.lower() in c.model.lower()]
     constraint = pod.constraints.get(ask.vendor, Constraint())
@@ -128,14 +139,18 @@ def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list
     counts: dict[str, int] = {}
     looks: list[Look] = []
     collected: list[Share] = []
+    large_group: list[Share] = []
     numa_before: int | None = None
+    collects_all = family.has_pair_scores and "topology-aware" in words_of(pod.card_policy)
     for card in reversed(candidates):
         used = plus(node.used.get(card.id, Amount()), own.get(card.id, Amount()))
         share = _share(family, card, ask)
         reason = _first_reason(node, card, constraint)
         if reason is None:
             if pod.numa_bind and card.numa != numa_before:
-                if collected:
+                if len(collected) >= ask.count:
+                    large_group = collected
+                elif collected and not collects_all:
                     counts["NumaNotFit"] = counts.get("NumaNotFit", 0) + len(collected)
                 collected = []
                 numa_before = card.numa
@@ -152,8 +167,11 @@ def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list
             counts[reason] = counts.get(reason, 0) + 1
             continue
         collected.append(share)
-        if len(collected) == ask.count:
+        if len(collected) == ask.count and not collects_all:
             return collected, looks
+    for group in (collected, large_group):
+        if len(group) >= ask.count:
+            return group, looks
     if collected:
         counts[TOO_FEW] = len(collected)
     text = ", ".join(sorted(f"{count}/{len(candidates)} {reason}" for reason, count in counts.items()))

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 Json = dict[str, Any]
+PairScores = dict[str, dict[str, int]]
+"""By card and peer, how well the cards are connected."""
 
 
 class Family(NamedTuple):
@@ -22,6 +24,8 @@ class Family(NamedTuple):
     """More is read as this."""
     partitioned_mode: str = ""
     """Mode of cards that are partitioned in hardware; empty: none is."""
+    has_pair_scores: bool = False
+    """Its nodes tell how well their cards are connected; `topology-aware` chooses by it."""
 
 
 class Card(NamedTuple):
@@ -82,6 +86,13 @@ class Pod(NamedTuple):
     """Of slots, cores and memory in the score of a card."""
 
 
+class Node(NamedTuple):
+    """A registered node: its cards in the order of its inventory."""
+
+    cards: tuple[Card, ...]
+    pair_scores: PairScores
+
+
 class Share(NamedTuple):
     """What one container has of one card."""
 
@@ -101,6 +112,10 @@ class Booking(NamedTuple):
     containers: tuple[tuple[str, tuple[Share, ...]], ...]
     init_done: bool = False
     blocked_cards: tuple[str, ...] = ()
+
+
+def read_node(found: Json) -> Node:
+    return Node(tuple(Card(**card) for card in found["cards"]), found.get("pair_scores", {}))
 
 
 def read_pod(found: Json) -> Pod:
