@@ -8,7 +8,7 @@ use crate::ask::{in_range, InvalidInput, MAX_MEMORY_MIB};
 use crate::check::Check;
 
 /// One card as its node registered it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CardSpec {
     /// The card's id, unique on its node.
