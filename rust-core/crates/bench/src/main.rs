@@ -169,10 +169,7 @@ fn main() -> ExitCode {
     if options.wants("reserve") {
         reserve_rows(&options);
     }
-    if ["what-if", "explain", "copy", "charge", "release", "reserve-with-reasons"]
-        .iter()
-        .any(|row| options.wants(row))
-    {
+    if STATE_BENCHES.iter().any(|row| options.wants(row)) {
         state_rows(&options);
     }
     growth_rows(&options);

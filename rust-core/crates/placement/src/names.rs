@@ -38,6 +38,67 @@ impl PlaceByKey {
     }
 }
 
+/// Names by place. Their texts lie one behind the other, so that looking up a whole list, in whatever order, stays
+/// within the processor's caches.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NameIndex {
+    table: HashTable<u32>,
+    text: String,
+    /// By place: where its name lies; an empty range for a place without a name.
+    spans: Vec<(u32, u32)>,
+    /// Bytes of names that are no more.
+    unused: usize,
+}
+
+impl NameIndex {
+    /// The name of a place; empty when it has none.
+    #[inline]
+    pub(crate) fn name(&self, place: u32) -> &str {
+        let (from, to) = self.spans[place as usize];
+        &self.text[from as usize..to as usize]
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, name: &str) -> Option<u32> {
+        self.table.find(hash(name), |place| self.name(*place) == name).copied()
+    }
+
+    /// Names a place that has no name, with a name that is not there yet.
+    pub(crate) fn insert(&mut self, place: u32, name: &str) {
+        self.spans.resize(self.spans.len().max(place as usize + 1), (0, 0));
+        let from = self.text.len() as u32;
+        self.text.push_str(name);
+        self.spans[place as usize] = (from, self.text.len() as u32);
+        let Self { table, text, spans, .. } = self;
+        table.insert_unique(hash(name), place, |other| {
+            let (from, to) = spans[*other as usize];
+            hash(&text[from as usize..to as usize])
+        });
+    }
+
+    pub(crate) fn remove(&mut self, place: u32) {
+        if let Ok(entry) = self.table.find_entry(hash(self.name(place)), |other| *other == place) {
+            entry.remove();
+        }
+        self.unused += self.name(place).len();
+        self.spans[place as usize] = (0, 0);
+        if self.unused > self.text.len() / 2 {
+            self.close_gaps();
+        }
+    }
+
+    fn close_gaps(&mut self) {
+        let mut text = String::with_capacity(self.text.len() - self.unused);
+        for (from, to) in &mut self.spans {
+            let begin = text.len() as u32;
+            text.push_str(&self.text[*from as usize..*to as usize]);
+            (*from, *to) = (begin, text.len() as u32);
+        }
+        self.text = text;
+        self.unused = 0;
+    }
+}
+
 /// How many items lie in one piece of an array.
 const PIECE: usize = 32;
 
@@ -104,6 +165,27 @@ impl<T: Clone> std::ops::IndexMut<u32> for Slots<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_found_while_they_are_there() {
+        let mut index = NameIndex::default();
+        let name = |place: u32| format!("node-{place}");
+        for place in 0..100 {
+            assert_eq!(index.find(&name(place)), None);
+            index.insert(place, &name(place));
+        }
+        for place in (0..100).filter(|place| place % 3 > 0) {
+            index.remove(place);
+        }
+        assert!(index.unused <= index.text.len() / 2, "gaps are closed");
+        for place in 0..100 {
+            let there = place % 3 == 0;
+            assert_eq!(index.find(&name(place)), there.then_some(place));
+            assert_eq!(index.name(place), if there { name(place) } else { String::new() });
+        }
+        index.insert(1, "other");
+        assert_eq!((index.find("other"), index.find("")), (Some(1), None));
+    }
 
     #[test]
     fn a_copy_shares_pieces_until_one_of_both_writes() {

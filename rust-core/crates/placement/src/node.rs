@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::ask::InvalidInput;
 use crate::card::{Amount, Card, CardKinds, CardSpec, Faults, ScannedCard};
-use crate::names::{PlaceByKey, Slots};
+use crate::names::{NameIndex, Slots};
 use crate::pair_scores::PairScores;
 use crate::score::node_score;
 
@@ -141,15 +141,13 @@ pub(crate) struct ScannedNode {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Nodes {
     slots: Slots<Node>,
-    places: PlaceByKey,
+    index: NameIndex,
     /// Names by place, shared with the decisions that speak of them.
     names: Arc<Vec<Arc<str>>>,
     scanned: Vec<ScannedNode>,
     cards: Vec<ScannedCard>,
     /// Rows of `cards` that no node uses.
     unused_cards: usize,
-    /// Changes whenever a name comes to mean another place.
-    pub(crate) generation: u64,
 }
 
 impl std::ops::Index<u32> for Nodes {
@@ -168,7 +166,7 @@ impl std::ops::IndexMut<u32> for Nodes {
 
 impl Nodes {
     pub(crate) fn find(&self, name: &str) -> Option<u32> {
-        self.places.find(name, |place| &*self.names[place as usize])
+        self.index.find(name)
     }
 
     pub(crate) fn find_or_add(&mut self, name: &str) -> u32 {
@@ -178,8 +176,7 @@ impl Nodes {
             names.resize(names.len().max(place as usize + 1), "".into());
             names[place as usize] = name.into();
             self.scanned.resize(names.len(), ScannedNode::default());
-            self.places.insert(place, |place| &*self.names[place as usize]);
-            self.generation += 1;
+            self.index.insert(place, name);
             place
         })
     }
@@ -190,10 +187,9 @@ impl Nodes {
         if node.registered || !node.bookings.is_empty() {
             return;
         }
-        self.places.remove(place, |place| &*self.names[place as usize]);
+        self.index.remove(place);
         self.slots[place] = Node::default();
         self.slots.give_back(place);
-        self.generation += 1;
     }
 
     /// Brings what scans read of a node up to date. Call it after every change of the node.
@@ -236,6 +232,12 @@ impl Nodes {
     #[inline]
     pub(crate) fn scanned_cards(&self, node: ScannedNode) -> &[ScannedCard] {
         &self.cards[node.first_card as usize..][..usize::from(node.card_count)]
+    }
+
+    /// Whether a place, which need not be in use, has this name.
+    #[inline]
+    pub(crate) fn is_named(&self, place: u32, name: &str) -> bool {
+        self.index.name(place) == name
     }
 
     pub(crate) fn names(&self) -> &Arc<Vec<Arc<str>>> {

@@ -122,7 +122,6 @@ impl Search {
         self.begin_search(nodes.scanned().len());
         let all = matches!(candidates, Candidates::All);
         if let Candidates::Named(names) = candidates {
-            self.known_names.begin(nodes.generation);
             for (number, name) in names.iter().enumerate() {
                 let place = self.known_names.place_of(number, name, nodes);
                 if place == NO_PLACE || !nodes.scanned()[place as usize].registered {
@@ -206,53 +205,20 @@ impl Search {
 /// up.
 #[derive(Default)]
 struct KnownNames {
-    /// The names one behind the other.
-    text: String,
-    ends: Vec<u32>,
     places: Vec<u32>,
-    generation: u64,
-    /// How many names of the present list were those of the last one.
-    same: usize,
 }
 
 impl KnownNames {
-    fn begin(&mut self, generation: u64) {
-        if self.generation != generation {
-            self.generation = generation;
-            self.keep(0);
-        }
-        self.same = 0;
-    }
-
-    fn start(&self, number: usize) -> usize {
-        if number == 0 {
-            0
-        } else {
-            self.ends[number - 1] as usize
-        }
-    }
-
-    fn keep(&mut self, count: usize) {
-        self.text.truncate(self.start(count));
-        self.ends.truncate(count);
-        self.places.truncate(count);
-    }
-
-    /// The place of name `number` of the list; names are asked for in order.
+    /// The place of name `number` of the list.
     #[inline]
     fn place_of(&mut self, number: usize, name: &str, nodes: &Nodes) -> u32 {
-        if self.same == number && number < self.ends.len() {
-            if self.text.as_bytes()[self.start(number)..self.ends[number] as usize] == *name.as_bytes() {
-                self.same += 1;
-                return self.places[number];
-            }
-            self.keep(number);
+        if self.places.len() <= number {
+            self.places.resize(number + 1, NO_PLACE);
         }
-        let place = nodes.find(name).unwrap_or(NO_PLACE);
-        self.text.push_str(name);
-        self.ends.push(self.text.len() as u32);
-        self.places.push(place);
-        self.same += usize::from(self.same == number);
-        place
+        let known = &mut self.places[number];
+        if *known == NO_PLACE || !nodes.is_named(*known, name) {
+            *known = nodes.find(name).unwrap_or(NO_PLACE);
+        }
+        *known
     }
 }
