@@ -14,6 +14,8 @@ __all__ = [
     "ContainerAsk",
     "ContainerSlices",
     "Family",
+    "MigClaim",
+    "MigProfile",
     "NodeVerdict",
     "Placement",
     "PodAsk",
@@ -62,7 +64,36 @@ class Card:
         mode: str = "",
         healthy: bool = True,
         cordoned: bool = False,
+        mig_profiles: Sequence[MigProfile] = ...,  # what a card in MIG mode offers
     ) -> Card: ...
+
+@final
+class MigProfile:
+    # A kind of instance that a card in MIG mode offers. Placements: start and size in memory slices, of which there
+    # are at most 64.
+
+    def __new__(
+        cls,
+        *,
+        name: str,
+        memory_mib: int,
+        cores_percent: int,
+        slice_count: int,
+        placements: Sequence[tuple[int, int]],
+    ) -> MigProfile: ...
+    name: str
+    memory_mib: int
+    cores_percent: int
+    slice_count: int
+    placements: list[tuple[int, int]]
+
+@final
+class MigClaim:
+    # An instance that a pod claims beyond its slices; without profile and placement one that nobody can find.
+
+    def __new__(
+        cls, *, card_id: str, profile: str = "", placement: tuple[int, int] | None = None
+    ) -> MigClaim: ...
 
 @final
 class Ask:
@@ -112,11 +143,22 @@ class PodAsk:
 class Slice:
     # One card's share given to one container.
 
-    def __new__(cls, *, card_id: str, vendor: str, memory_mib: int, cores_percent: int) -> Slice: ...
+    def __new__(
+        cls,
+        *,
+        card_id: str,
+        vendor: str,
+        memory_mib: int,
+        cores_percent: int,
+        profile: str = "",  # with `placement`, start and size in memory slices: the instance of a card in MIG mode
+        placement: tuple[int, int] | None = None,
+    ) -> Slice: ...
     card_id: str
     vendor: str
     memory_mib: int
     cores_percent: int
+    profile: str
+    placement: tuple[int, int] | None
 
 @final
 class ContainerSlices:
@@ -171,6 +213,8 @@ class CardUsage:
     used_slots: int
     used_memory_mib: int
     used_cores_percent: int
+    mig_profiles: list[MigProfile]
+    instances: list[tuple[str, tuple[int, int]]]  # in use: profile, start and size; in the order of their places
 
 @final
 class CardVerdict:
@@ -235,6 +279,7 @@ class Cluster:
         containers: Sequence[ContainerSlices],
         init_done: bool = False,
         blocked_cards: Sequence[str] = ...,
+        claims: Sequence[MigClaim] = ...,
     ) -> None: ...  # books a bound pod, in place of whatever was booked for its uid (a reservation too)
     def reserve(self, pod: PodAsk, candidates: Sequence[str] | None = None) -> Placement | Rejection: ...
     # reserve: places the pod and books it as reserved, in place of whatever was booked for its uid. A pod that fits

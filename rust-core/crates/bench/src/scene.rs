@@ -134,6 +134,7 @@ fn spec(size: Size, node: usize, card: usize, case: Case) -> CardSpec {
         mode: "hami-core".into(),
         healthy: spoiled != Some(0),
         cordoned: spoiled == Some(1),
+        mig_profiles: Vec::new(),
     };
     if spoiled == Some(2) {
         spec.model = "NVIDIA A30".into();
@@ -168,7 +169,15 @@ pub fn bound<'a>(
     node: &'a str,
     containers: &'a [(ContainerKind, Vec<BoundShare>)],
 ) -> BoundPod<'a> {
-    BoundPod { uid, namespace: "default", node, containers, init_done: false, blocked_cards: &[] }
+    BoundPod {
+        uid,
+        namespace: "default",
+        node,
+        containers,
+        init_done: false,
+        blocked_cards: &[],
+        claims: &[],
+    }
 }
 
 /// A container with one share of one card.

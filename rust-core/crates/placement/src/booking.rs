@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ask::ContainerKind;
 use crate::card::Amount;
+use crate::mig::MigInstance;
+use crate::mig_use::HeldSlices;
 use crate::names::{PlaceByKey, Slots};
 use crate::quota::Charge;
 use crate::usage::PodUse;
@@ -38,6 +40,23 @@ pub(crate) struct Share {
     pub(crate) vendor: Arc<str>,
     pub(crate) memory_mib: i64,
     pub(crate) cores_percent: i64,
+    /// Of a card that is cut into instances.
+    pub(crate) instance: Option<Arc<MigInstance>>,
+}
+
+/// An instance that a pod claims beyond its shares; None: one that cannot be found on the card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) card: u32,
+    pub(crate) instance: Option<Arc<MigInstance>>,
+}
+
+impl Claim {
+    pub(crate) fn slices(&self) -> HeldSlices {
+        let mut slices = HeldSlices::default();
+        slices.add(self.instance.as_ref());
+        slices
+    }
 }
 
 /// What a pod holds of one card over its life.
@@ -46,6 +65,7 @@ pub(crate) struct Held {
     pub(crate) card: u32,
     pub(crate) vendor: Arc<str>,
     pub(crate) amount: Amount,
+    pub(crate) slices: HeldSlices,
 }
 
 /// One pod's booking.
@@ -58,6 +78,7 @@ pub(crate) struct Booking {
     pub(crate) init_done: bool,
     /// Containers in their order.
     pub(crate) shares: Vec<Share>,
+    pub(crate) claims: Vec<Claim>,
     /// Cards that take no new pods while this booking stands.
     pub(crate) blocked: Vec<u32>,
     /// Follows from `shares` and `init_done`.
@@ -75,6 +96,7 @@ impl Booking {
         self.state = state;
         self.init_done = false;
         self.shares.clear();
+        self.claims.clear();
         self.blocked.clear();
         self.held.clear();
         self.charges.clear();
@@ -97,9 +119,18 @@ impl Booking {
             );
             let amount = used.effective(self.init_done);
             if amount.slots > 0 {
-                self.held.push(Held { card: share.card, vendor: share.vendor.clone(), amount });
+                let mut slices = HeldSlices::default();
+                for share in self.shares[index..].iter().filter(|other| same(other) && self.is_live(other)) {
+                    slices.add(share.instance.as_ref());
+                }
+                self.held.push(Held { card: share.card, vendor: share.vendor.clone(), amount, slices });
             }
         }
+    }
+
+    /// Whether a share is held, now or later.
+    pub(crate) fn is_live(&self, share: &Share) -> bool {
+        !(self.init_done && share.kind == ContainerKind::Init)
     }
 }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ask::{in_range, InvalidInput, MAX_MEMORY_MIB};
 use crate::check::Check;
+use crate::mig::{MigLayout, MigProfile};
 
 /// One card as its node registered it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +34,9 @@ pub struct CardSpec {
     pub healthy: bool,
     /// Whether an operator excluded the card.
     pub cordoned: bool,
+    /// What a card offers whose mode is that of its family's partitioned cards; of no meaning in other modes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mig_profiles: Vec<MigProfile>,
 }
 
 impl CardSpec {
@@ -41,7 +45,8 @@ impl CardSpec {
     /// # Errors
     /// When the memory is beyond what sums can hold.
     pub fn validate(&self) -> Result<(), InvalidInput> {
-        in_range("memory_mib", self.memory_mib, -MAX_MEMORY_MIB, MAX_MEMORY_MIB).map(|_| ())
+        in_range("memory_mib", self.memory_mib, -MAX_MEMORY_MIB, MAX_MEMORY_MIB)?;
+        self.mig_profiles.iter().try_for_each(MigProfile::validate)
     }
 
     pub(crate) fn total(&self) -> Amount {
@@ -106,11 +111,14 @@ pub(crate) struct Card {
 }
 
 /// Why a card takes no pods at all.
+#[allow(clippy::struct_excessive_bools, reason = "each may hold alone")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Faults {
     pub(crate) unhealthy: bool,
     pub(crate) cordoned: bool,
     pub(crate) blocked: bool,
+    /// What a pod holds of the card contradicts the card's mode, so nobody knows what is free.
+    pub(crate) unclear_instances: bool,
 }
 
 /// What the scan over all cards reads of one: 16 bytes, all cards side by side.
@@ -136,6 +144,7 @@ impl ScannedCard {
             free_cores_percent: free_cores.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32,
             kind,
             state: bit(faults.unhealthy, Check::Health)
+                | bit(faults.unclear_instances, Check::MigReservation)
                 | bit(faults.cordoned, Check::Cordon)
                 | bit(faults.blocked, Check::Blocked)
                 | bit(total.slots <= used.slots, Check::Slots)
@@ -154,16 +163,23 @@ pub(crate) struct CardKind {
     pub(crate) model_lowercase: String,
     pub(crate) mode: String,
     pub(crate) total: Amount,
+    /// What the cards offer that are cut into instances.
+    pub(crate) mig: Option<Arc<MigLayout>>,
     /// How many registered cards are of this kind.
     cards: u32,
 }
 
 impl CardKind {
+    pub(crate) fn mig_profiles(&self) -> &[MigProfile] {
+        self.mig.as_ref().map_or(&[], |mig| mig.profiles())
+    }
+
     pub(crate) fn is_of(&self, spec: &CardSpec) -> bool {
         *self.vendor == *spec.vendor
             && *self.model == *spec.model
             && self.mode == spec.mode
             && self.total == spec.total()
+            && self.mig.as_ref().is_none_or(|mig| mig.profiles() == spec.mig_profiles)
     }
 }
 
@@ -182,11 +198,11 @@ impl CardKinds {
         &self.kinds[usize::from(kind)]
     }
 
-    /// The number of the kind of `spec`, which counts one card more.
+    /// The number of the kind of `spec`, which counts one card more. `partitioned`: its cards are cut into instances.
     ///
     /// # Errors
     /// When 65,536 kinds are registered.
-    pub(crate) fn add(&mut self, spec: &CardSpec) -> Result<u16, InvalidInput> {
+    pub(crate) fn add(&mut self, spec: &CardSpec, partitioned: bool) -> Result<u16, InvalidInput> {
         let found = self.kinds.iter().position(|kind| kind.cards > 0 && kind.is_of(spec));
         let unused = || self.kinds.iter().position(|kind| kind.cards == 0);
         let place = found.or_else(unused).unwrap_or(self.kinds.len());
@@ -198,6 +214,7 @@ impl CardKinds {
                 model_lowercase: spec.model.to_lowercase(),
                 mode: spec.mode.clone(),
                 total: spec.total(),
+                mig: partitioned.then(|| Arc::new(MigLayout::new(&spec.mig_profiles))),
                 cards: 0,
             };
             if place == self.kinds.len() {

@@ -8,6 +8,7 @@ use crate::reason::Reason;
 #[repr(u8)]
 pub(crate) enum Check {
     Health,
+    MigReservation,
     Cordon,
     Blocked,
     Type,
@@ -19,14 +20,15 @@ pub(crate) enum Check {
     Cores,
     Exclusive,
     ComputeExhausted,
-    Mode,
+    MigPlacement,
 }
 
 /// How many checks there are.
-pub(crate) const CHECK_COUNT: usize = Check::Mode as usize + 1;
+pub(crate) const CHECK_COUNT: usize = Check::MigPlacement as usize + 1;
 
 const CHECKS: [(Check, Reason); CHECK_COUNT] = [
     (Check::Health, Reason::CardNotHealth),
+    (Check::MigReservation, Reason::CardMigReservationUnclear),
     (Check::Cordon, Reason::CardCordoned),
     (Check::Blocked, Reason::CardBlocked),
     (Check::Type, Reason::CardTypeMismatch),
@@ -38,7 +40,7 @@ const CHECKS: [(Check, Reason); CHECK_COUNT] = [
     (Check::Cores, Reason::CardInsufficientCore),
     (Check::Exclusive, Reason::ExclusiveDeviceAllocateConflict),
     (Check::ComputeExhausted, Reason::CardComputeUnitsExhausted),
-    (Check::Mode, Reason::CardModeUnavailable),
+    (Check::MigPlacement, Reason::CardMigTopologyInfeasible),
 ];
 
 impl Check {
@@ -66,6 +68,7 @@ pub(crate) const BEFORE_NUMA: u32 = Check::Uuid.bit() - 1;
 pub(crate) const BEFORE_QUOTA: u32 = Check::Quota.bit() - 1;
 
 /// What one ask needs of cards of one kind.
+#[allow(clippy::struct_excessive_bools, reason = "each may hold alone")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KindNeed {
     pub(crate) memory_mib: i64,
@@ -74,6 +77,8 @@ pub(crate) struct KindNeed {
     pub(crate) state_mask: u16,
     /// Checks that every card of the kind fails.
     pub(crate) failed: u16,
+    /// Cards of this kind are cut into instances: what a share takes depends on which are free.
+    pub(crate) partitioned: bool,
     /// The vendor's cards of this kind can serve the ask.
     pub(crate) candidate: bool,
     /// A card of this kind passes while nothing is booked on it and nothing is wrong with it.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use crate::ask::{InvalidInput, PodAsk};
-use crate::booking::{Booking, BookingState, Bookings, Share};
+use crate::booking::{Booking, BookingState, Bookings, Claim, Share};
 use crate::card::{Amount, Card, CardKinds, CardSpec};
 use crate::decision::Decision;
 use crate::family::Families;
+use crate::mig::MigInstance;
 use crate::node::{validate_inventory, Node, Nodes};
 use crate::pair_scores::{CardScores, PairScores};
 use crate::quota::Quotas;
@@ -67,7 +68,8 @@ impl Cluster {
         }
         let mut kinds = Vec::with_capacity(specs.len());
         for spec in specs {
-            match self.kinds.add(spec) {
+            let family = self.families.find(&spec.vendor);
+            match self.kinds.add(spec, family.is_some_and(|family| family.partitions(&spec.mode))) {
                 Ok(kind) => kinds.push(kind),
                 Err(error) => {
                     for kind in kinds {
@@ -78,7 +80,7 @@ impl Cluster {
             }
         }
         let place = self.find_or_add_node(name);
-        self.rebuild(place, |node| node.register(specs, &kinds));
+        self.rebuild(place, |node, all_kinds| node.register(specs, &kinds, all_kinds));
         self.nodes[place].pair_scores = scores;
         Ok(())
     }
@@ -95,19 +97,19 @@ impl Cluster {
         let Some(place) = self.nodes.find(name).filter(|place| self.nodes[*place].registered) else {
             return false;
         };
-        self.rebuild(place, Node::unregister);
+        self.rebuild(place, |node, _| node.unregister());
         self.nodes.drop_if_unused(place);
         true
     }
 
     /// Changes a node's inventory and books its pods anew on it.
-    fn rebuild(&mut self, place: u32, change: impl FnOnce(&mut Node)) {
+    fn rebuild(&mut self, place: u32, change: impl FnOnce(&mut Node, &CardKinds)) {
         let node = &mut self.nodes[place];
         let ids: Vec<Arc<str>> = node.known.iter().map(|card| card.id.clone()).collect();
         for card in &node.cards {
             self.kinds.remove(card.kind);
         }
-        change(node);
+        change(node, &self.kinds);
         for booking in &node.bookings.clone() {
             let booking = &mut self.bookings.slots[*booking];
             let renamed = booking
@@ -115,17 +117,13 @@ impl Cluster {
                 .iter_mut()
                 .map(|share| &mut share.card)
                 .chain(booking.held.iter_mut().map(|held| &mut held.card))
+                .chain(booking.claims.iter_mut().map(|claim| &mut claim.card))
                 .chain(&mut booking.blocked);
             for card in renamed {
                 *card = self.nodes[place].know(&ids[*card as usize]);
             }
             let node = &mut self.nodes[place];
-            for held in &booking.held {
-                node.shift(held.card, held.amount, true);
-            }
-            for card in &booking.blocked {
-                node.shift_blocks(*card, true);
-            }
+            node.shift_booking(booking, true);
         }
         self.nodes.refresh(place);
     }
@@ -170,9 +168,11 @@ impl Cluster {
                     mode: kind.mode.clone(),
                     healthy: !card.faults.unhealthy,
                     cordoned: card.faults.cordoned,
+                    mig_profiles: kind.mig_profiles().to_vec(),
                 },
-                blocked: card.faults.blocked,
+                blocked: card.faults.blocked || card.faults.unclear_instances,
                 used: card.used,
+                instances: self.instances_on(node, card.known),
             }
         };
         node.cards.iter().enumerate().map(view).collect()
@@ -184,6 +184,28 @@ impl Cluster {
         let node = &self.nodes[place];
         let ids: Vec<&str> = (0..node.cards.len()).map(|position| &**node.id_at(position)).collect();
         node.pair_scores.by_id(&ids)
+    }
+
+    /// The instances that bookings hold of a card, each once, in the order of their places.
+    fn instances_on(&self, node: &Node, known: u32) -> Vec<MigInstance> {
+        if node.slices.is_empty() {
+            return Vec::new();
+        }
+        let bookings = node.bookings.iter().map(|number| &self.bookings.slots[*number]);
+        let mut instances: Vec<MigInstance> = bookings
+            .flat_map(|booking| {
+                let shares = booking.shares.iter().filter(|share| booking.is_live(share));
+                let claims = booking.claims.iter().map(|claim| (claim.card, &claim.instance));
+                shares.map(|share| (share.card, &share.instance)).chain(claims)
+            })
+            .filter(|(card, _)| *card == known)
+            .filter_map(|(_, instance)| instance.as_deref().cloned())
+            .collect();
+        instances.sort_unstable_by(|left, right| {
+            (left.placement, &left.profile).cmp(&(right.placement, &right.profile))
+        });
+        instances.dedup();
+        instances
     }
 
     /// Sets the limits of a namespace for one vendor. None: no limit; 0 blocks.
@@ -218,8 +240,14 @@ impl Cluster {
                 vendor: share.vendor.clone(),
                 memory_mib: share.memory_mib,
                 cores_percent: share.cores_percent,
+                instance: share.instance.clone(),
             }));
         }
+        booking.claims.extend(
+            pod.claims
+                .iter()
+                .map(|claim| Claim { card: node.know(&claim.card_id), instance: claim.instance.clone() }),
+        );
         for card_id in pod.blocked_cards {
             let card = node.know(card_id);
             if !booking.blocked.contains(&card) {
@@ -250,6 +278,7 @@ impl Cluster {
                         .clone(),
                     memory_mib: taken.memory_mib,
                     cores_percent: taken.cores_percent,
+                    instance: node.instance_at(usize::from(taken.position), taken.instance),
                 }
             }));
             self.book(number);
@@ -293,12 +322,7 @@ impl Cluster {
     fn apply(&mut self, number: u32, adds: bool) {
         let booking = &mut self.bookings.slots[number];
         let node = &mut self.nodes[booking.node];
-        for held in &booking.held {
-            node.shift(held.card, held.amount, adds);
-        }
-        for card in &booking.blocked {
-            node.shift_blocks(*card, adds);
-        }
+        node.shift_booking(booking, adds);
         self.nodes.refresh(booking.node);
         if !adds {
             for charge in booking.charges.drain(..) {

@@ -2,7 +2,7 @@
 //!
 //! Where neither NUMA binding nor quota is at play, the order of the cards decides which are taken, not whether
 //! enough pass. So cards are only counted; the walk is left to the node that wins, and to later asks. Both must
-//! always agree.
+//! always agree. Nodes with cards that are cut into instances are always walked.
 
 use crate::card::ScannedCard;
 use crate::check::{failed_checks, KindNeed};
@@ -21,7 +21,6 @@ pub(crate) fn count_fitting(
     admits_id: impl Fn(usize) -> bool,
 ) -> Result<(), Tally> {
     let mut tally = Tally { container: demand.container, ..Tally::EMPTY };
-    let mut partitioned = false;
     let mut passed: u32 = 0;
     let mut passed_when_empty: u32 = 0;
     for (position, card) in cards.iter().enumerate() {
@@ -40,10 +39,9 @@ pub(crate) fn count_fitting(
             tally.count(failed);
         }
         tally.cards += 1;
-        partitioned |= need.is_partitioned();
         passed_when_empty += u32::from(need.fits_empty & admitted);
     }
-    if demand.count > u32::from(tally.cards) && !(demand.accepts_partitioned && partitioned) {
+    if demand.count > u32::from(tally.cards) {
         tally = Tally::bare(Reason::NodeInsufficientDevice, demand.container);
     } else {
         tally.collected = passed as u16;

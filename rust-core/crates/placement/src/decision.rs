@@ -7,6 +7,7 @@ use hashbrown::HashTable;
 use rustc_hash::FxBuildHasher;
 use serde::{Deserialize, Serialize};
 
+use crate::mig::MigInstance;
 use crate::note::Notes;
 use crate::policy::NodePolicy;
 use crate::reason::{Reason, REASONS};
@@ -29,6 +30,9 @@ pub struct PlacedShare {
     pub memory_mib: i64,
     /// Cores in percent of one card.
     pub cores_percent: i64,
+    /// Where it lies on a card that is cut into instances; memory and cores are then those of its profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<Arc<MigInstance>>,
 }
 
 /// What a candidate said.
@@ -150,10 +154,10 @@ impl Decision {
         self.best.first().map(|(node, _)| *node)
     }
 
-    /// Sets, for each node that does not fit, whether it never would.
-    pub(crate) fn judge_never(&mut self, mut never: impl FnMut(u32) -> bool) {
+    /// Sets, for each node that does not fit, whether it never would. None: counting has told.
+    pub(crate) fn judge_never(&mut self, mut never: impl FnMut(u32) -> Option<bool>) {
         for row in self.rows.iter_mut().filter(|row| row.tally != FITS) {
-            row.never = never(row.node);
+            row.never = never(row.node).unwrap_or(row.never);
         }
     }
 

@@ -4,6 +4,7 @@ use crate::ask::{Ask, CardConstraint, ContainerKind, PodAsk};
 use crate::card::{Amount, CardKind, CardKinds, Faults, ScannedCard};
 use crate::check::{failed_checks, Check, KindNeed};
 use crate::family::{Families, Family, MemoryNeed};
+use crate::mig::{MigLayout, PlacementRule};
 use crate::quota::Quotas;
 use crate::selection::{ByPairScores, First, Selection};
 
@@ -25,6 +26,8 @@ pub(crate) struct Demand {
     needs_from: u32,
     /// Number of the pod's constraint when it names ids.
     id_constraint: Option<u16>,
+    /// How an instance is placed on a card that is cut into them.
+    pub(crate) placement_rule: PlacementRule,
     /// Whether the pod accepts cards that are partitioned in hardware.
     pub(crate) accepts_partitioned: bool,
     /// Number of the quota among those of the pod.
@@ -47,6 +50,7 @@ impl Demand {
             memory_mib: self.memory.on(kind.total.memory_mib),
             cores_percent: self.cores_percent,
             state_mask: bit(true, Check::Health)
+                | bit(true, Check::MigReservation)
                 | bit(true, Check::Cordon)
                 | bit(true, Check::Blocked)
                 | bit(true, Check::Slots)
@@ -60,22 +64,35 @@ impl Demand {
                 | bit(family.zero_cores_need_free_cores && self.cores_percent == 0, Check::ComputeExhausted),
             failed: bit(!admitted, Check::Type)
                 // All of less than nothing would be a share that gives memory to others.
-                | bit(kind.total.memory_mib < 0, Check::Memory)
-                | bit(family.partitions(&kind.mode), Check::Mode),
+                | bit(kind.total.memory_mib < 0, Check::Memory),
+            partitioned: kind.mig.is_some(),
             candidate: true,
             fits_empty: false,
             model_is_vendor: kind.model == family.word,
         };
+        if let Some(layout) = &kind.mig {
+            self.adapt_to_layout(&mut need, layout);
+        }
         let empty = ScannedCard::new(0, kind.total, Amount::default(), Faults::default());
         need.fits_empty = failed_checks(empty, &need, true) == 0;
         need
     }
-}
 
-impl KindNeed {
-    /// Cards of the kind are partitioned in hardware.
-    pub(crate) fn is_partitioned(&self) -> bool {
-        u32::from(self.failed) & Check::Mode.bit() != 0
+    /// On a card that is cut into instances, compute comes with the profile.
+    ///
+    /// A percentage of memory that no profile has, such as all of it, means the largest profile; cores do not decide
+    /// then. Where memory was asked for in MiB, cores are compared as on other cards, but rounding up the cores of
+    /// profiles takes nothing from a share that asks none.
+    fn adapt_to_layout(&self, need: &mut KindNeed, layout: &MigLayout) {
+        let largest = layout.largest_memory_mib();
+        let is_more_than_any = self.memory.percent_of_card > 0 && need.memory_mib > largest && largest > 0;
+        if is_more_than_any {
+            need.memory_mib = largest;
+            need.state_mask &= !((Check::Exclusive.bit() | Check::ComputeExhausted.bit()) as u16);
+        }
+        if is_more_than_any || need.cores_percent == 0 {
+            need.cores_percent = i64::MIN;
+        }
     }
 }
 
@@ -158,6 +175,11 @@ impl Demands {
             id_constraint: constraint_number
                 .filter(|_| constraint.is_some_and(CardConstraint::names_ids))
                 .map(|number| number as u16),
+            placement_rule: if pod.card_policy.fgd {
+                PlacementRule::MostRoom
+            } else {
+                PlacementRule::ByStart
+            },
             accepts_partitioned: constraint.is_none_or(|rule| rule.admits_mode(&family.partitioned_mode)),
             quota: self.pod_quota(pod, ask, quotas),
         };

@@ -117,15 +117,22 @@ impl Cluster {
 
 fn card_verdict(card_id: &str, look: &Look, total: crate::card::Amount) -> CardVerdict {
     let numbers = match look.failed {
-        Some(Check::Memory) | None => Some((look.memory_mib, look.used.memory_mib, total.memory_mib)),
+        Some(Check::Memory | Check::MigPlacement) | None => {
+            Some((look.memory_mib, look.used.memory_mib, total.memory_mib))
+        }
         Some(Check::Cores | Check::ComputeExhausted) => {
             Some((look.cores_percent, look.used.cores_percent, total.cores_percent))
         }
         Some(Check::Slots | Check::Mutex | Check::Exclusive) => Some((1, look.used.slots, total.slots)),
         Some(Check::Quota) => Some(quota_numbers(look)),
-        Some(Check::Health | Check::Cordon | Check::Blocked | Check::Type | Check::Uuid | Check::Mode) => {
-            None
-        }
+        Some(
+            Check::Health
+            | Check::MigReservation
+            | Check::Cordon
+            | Check::Blocked
+            | Check::Type
+            | Check::Uuid,
+        ) => None,
     };
     CardVerdict {
         card_id: card_id.into(),

@@ -2,6 +2,7 @@
 
 use crate::card::{Amount, Card, ScannedCard};
 use crate::cluster::Cluster;
+use crate::mig::MIG_SLICES;
 use crate::node::{Node, UNREGISTERED};
 use crate::score::node_score;
 
@@ -25,6 +26,7 @@ impl Cluster {
         }
         let mut used = vec![Amount::default(); node.cards.len()];
         let mut blocks = vec![0; node.known.len()];
+        self.check_slices(node, name, faults);
         for number in &node.bookings {
             let booking = &self.bookings.slots[*number];
             if booking.node != place {
@@ -83,6 +85,45 @@ impl Cluster {
             || !rows.iter().zip(&node.cards).all(same)
         {
             faults.push(format!("node {name}: scans read other than what is kept"));
+        }
+    }
+
+    /// Which memory slices are taken and by how many pods, and which cards are held as their mode does not allow.
+    fn check_slices(&self, node: &Node, name: &str, faults: &mut Vec<String>) {
+        let mut pods = vec![[0; MIG_SLICES as usize]; node.cards.len()];
+        let mut unclear = vec![0; node.known.len()];
+        for number in &node.bookings {
+            let booking = &self.bookings.slots[*number];
+            let held = booking.held.iter().map(|held| (held.card, held.slices));
+            for (card, slices) in held.chain(booking.claims.iter().map(|claim| (claim.card, claim.slices())))
+            {
+                let position = node.known[card as usize].position;
+                if position == UNREGISTERED {
+                    continue;
+                }
+                let is_cut = node.slices_of(usize::from(position)).is_some();
+                unclear[card as usize] += u32::from(if is_cut { slices.unplaced } else { slices.placed });
+                let counts = pods[usize::from(position)].iter_mut().enumerate();
+                counts.for_each(|(slice, count)| *count += u32::from(slices.mask >> slice & 1 != 0));
+            }
+        }
+        for (position, card) in node.cards.iter().enumerate() {
+            let id = node.id_at(position);
+            if let Some(slices) = node.slices_of(position) {
+                let mask = (0..)
+                    .zip(&pods[position])
+                    .fold(0, |mask, (slice, count)| mask | u64::from(*count > 0) << slice);
+                if (slices.pods(), slices.mask()) != (&pods[position], mask) {
+                    faults.push(format!("card {id} of {name}: keeps other memory slices than bookings give"));
+                }
+            }
+            let known = &node.known[card.known as usize];
+            let counted = unclear[card.known as usize];
+            if known.unclear != counted || card.faults.unclear_instances != (counted > 0) {
+                faults.push(format!(
+                    "card {id} of {name}: {counted} bookings are unclear about their instances"
+                ));
+            }
         }
     }
 

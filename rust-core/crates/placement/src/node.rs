@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use crate::ask::InvalidInput;
+use crate::booking::Booking;
 use crate::card::{Amount, Card, CardKinds, CardSpec, Faults, ScannedCard};
+use crate::mig::{MigChoice, MigInstance};
+use crate::mig_use::{HeldSlices, SliceUse};
 use crate::names::{NameIndex, Slots};
 use crate::pair_scores::PairScores;
 use crate::score::node_score;
@@ -19,6 +22,8 @@ pub(crate) struct KnownCard {
     pub(crate) position: u16,
     /// How many bookings block the card.
     pub(crate) blocks: u32,
+    /// How many bookings hold of the card what its mode does not allow.
+    pub(crate) unclear: u32,
 }
 
 /// One node. It exists while it is registered or a booking names it.
@@ -28,6 +33,8 @@ pub(crate) struct Node {
     /// In the order of the inventory.
     pub(crate) cards: Vec<Card>,
     pub(crate) known: Vec<KnownCard>,
+    /// By position, of cards that are cut into instances; empty where the node has none.
+    pub(crate) slices: Vec<Option<SliceUse>>,
     pub(crate) used: Amount,
     pub(crate) total: Amount,
     pub(crate) pair_scores: PairScores,
@@ -40,7 +47,7 @@ impl Node {
     pub(crate) fn know(&mut self, id: &str) -> u32 {
         let found = self.known.iter().position(|known| *known.id == *id);
         found.unwrap_or_else(|| {
-            self.known.push(KnownCard { id: id.into(), position: UNREGISTERED, blocks: 0 });
+            self.known.push(KnownCard { id: id.into(), position: UNREGISTERED, blocks: 0, unclear: 0 });
             self.known.len() - 1
         }) as u32
     }
@@ -55,7 +62,7 @@ impl Node {
     }
 
     /// Books (or gives back) an amount of a known card. Unregistered cards keep no sums.
-    pub(crate) fn shift(&mut self, known: u32, amount: Amount, adds: bool) {
+    fn shift(&mut self, known: u32, amount: Amount, adds: bool) {
         let position = self.known[known as usize].position;
         if position == UNREGISTERED {
             return;
@@ -66,12 +73,60 @@ impl Node {
         self.used = apply(self.used);
     }
 
-    pub(crate) fn shift_blocks(&mut self, known: u32, adds: bool) {
+    /// Books (or gives back) all that a booking holds.
+    pub(crate) fn shift_booking(&mut self, booking: &Booking, adds: bool) {
+        for held in &booking.held {
+            self.shift(held.card, held.amount, adds);
+            self.shift_slices(held.card, held.slices, adds);
+        }
+        for claim in &booking.claims {
+            self.shift_slices(claim.card, claim.slices(), adds);
+        }
+        for card in &booking.blocked {
+            self.shift_blocks(*card, adds);
+        }
+    }
+
+    fn shift_blocks(&mut self, known: u32, adds: bool) {
         let card = &mut self.known[known as usize];
         card.blocks = if adds { card.blocks + 1 } else { card.blocks - 1 };
         let blocked = card.blocks > 0;
         if card.position != UNREGISTERED {
             self.cards[usize::from(card.position)].faults.blocked = blocked;
+        }
+    }
+
+    /// The slices of a card that is cut into instances.
+    pub(crate) fn slices_of(&self, position: usize) -> Option<&SliceUse> {
+        self.slices.get(position).and_then(Option::as_ref)
+    }
+
+    /// The instance that a choice for a card stands for.
+    pub(crate) fn instance_at(&self, position: usize, choice: Option<MigChoice>) -> Option<Arc<MigInstance>> {
+        let slices = self.slices_of(position)?;
+        choice.map(|choice| Arc::new(slices.layout.instance(choice)))
+    }
+
+    /// Books (or gives back) the memory slices that one pod holds of a known card.
+    fn shift_slices(&mut self, known: u32, held: HeldSlices, adds: bool) {
+        if held.is_plain() && self.slices.is_empty() {
+            return;
+        }
+        let card = &mut self.known[known as usize];
+        if card.position == UNREGISTERED {
+            return;
+        }
+        let position = usize::from(card.position);
+        let unclear = match self.slices.get_mut(position).and_then(Option::as_mut) {
+            Some(slices) => {
+                slices.shift(held.mask, adds);
+                held.unplaced
+            }
+            None => held.placed,
+        };
+        if unclear {
+            card.unclear = if adds { card.unclear + 1 } else { card.unclear - 1 };
+            self.cards[position].faults.unclear_instances = card.unclear > 0;
         }
     }
 
@@ -95,9 +150,13 @@ impl Node {
     }
 
     /// Takes the inventory with nothing used, and forgets all known cards outside it.
-    pub(crate) fn register(&mut self, specs: &[CardSpec], kinds: &[u16]) {
+    pub(crate) fn register(&mut self, specs: &[CardSpec], kinds: &[u16], all_kinds: &CardKinds) {
         self.unregister();
         self.registered = true;
+        let layout = |kind: &u16| all_kinds.get(*kind).mig.clone();
+        if kinds.iter().any(|kind| layout(kind).is_some()) {
+            self.slices.extend(kinds.iter().map(|kind| layout(kind).map(SliceUse::new)));
+        }
         for (spec, kind) in specs.iter().zip(kinds) {
             let known = self.know(&spec.id);
             self.known[known as usize].position = self.cards.len() as u16;
@@ -109,7 +168,7 @@ impl Node {
                 index: spec.index,
                 numa: spec.numa,
                 kind: *kind,
-                faults: Faults { unhealthy: !spec.healthy, cordoned: spec.cordoned, blocked: false },
+                faults: Faults { unhealthy: !spec.healthy, cordoned: spec.cordoned, ..Faults::default() },
             });
         }
     }
@@ -119,6 +178,7 @@ impl Node {
         self.registered = false;
         self.cards.clear();
         self.known.clear();
+        self.slices.clear();
         self.used = Amount::default();
         self.total = Amount::default();
         self.pair_scores = PairScores::default();
@@ -132,6 +192,8 @@ pub(crate) struct ScannedNode {
     first_card: u32,
     card_count: u16,
     pub(crate) registered: bool,
+    /// Some cards are cut into instances, so counting does not tell what fits.
+    pub(crate) partitioned: bool,
 }
 
 /// All nodes. A node keeps its place while it exists.
@@ -204,6 +266,7 @@ impl Nodes {
             self.cards.resize(self.cards.len() + node.cards.len(), empty);
         }
         scanned.registered = node.registered;
+        scanned.partitioned = !node.slices.is_empty();
         scanned.score = node_score(node.used, node.total);
         let rows = &mut self.cards[scanned.first_card as usize..][..node.cards.len()];
         for (row, card) in rows.iter_mut().zip(&node.cards) {

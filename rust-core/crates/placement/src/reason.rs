@@ -16,8 +16,10 @@ pub enum Reason {
     CardInsufficientCore,
     /// Too little memory is left on the card.
     CardInsufficientMemory,
-    /// The card is partitioned in a way this engine cannot place on.
-    CardModeUnavailable,
+    /// A pod holds of the card what its mode does not allow, so nobody knows what is free.
+    CardMigReservationUnclear,
+    /// No profile with enough memory has a free placement on the card.
+    CardMigTopologyInfeasible,
     /// The card is unhealthy.
     CardNotHealth,
     /// No slot is left on the card.
@@ -45,7 +47,7 @@ pub enum Reason {
 pub struct ReasonRow {
     /// The reason.
     pub reason: Reason,
-    /// The word kube-scheduler's users see, and the engine's code.
+    /// The engine's code, and the word kube-scheduler's users see unless [`Reason::word`] says otherwise.
     pub code: &'static str,
     /// The value of metric labels.
     pub label: &'static str,
@@ -58,7 +60,7 @@ const fn row(reason: Reason, code: &'static str, label: &'static str, sentence: 
 }
 
 /// Every reason, in the order of its enum (which is that of the codes).
-pub const REASONS: [ReasonRow; 17] = [
+pub const REASONS: [ReasonRow; 18] = [
     row(
         Reason::AllocatedCardsInsufficientRequest,
         "AllocatedCardsInsufficientRequest",
@@ -96,10 +98,16 @@ pub const REASONS: [ReasonRow; 17] = [
         "The card has less free memory than asked.",
     ),
     row(
-        Reason::CardModeUnavailable,
-        "CardModeUnavailable",
-        "card_mode_unavailable",
-        "The card is in MIG mode, on which this engine cannot place.",
+        Reason::CardMigReservationUnclear,
+        "CardMigReservationUnclear",
+        "mig_reservation_unclear",
+        "A pod holds a share of the card without a usable MIG reservation, or a MIG reservation on a card that is not in MIG mode.",
+    ),
+    row(
+        Reason::CardMigTopologyInfeasible,
+        "CardMigTopologyInfeasible",
+        "mig_placement_infeasible",
+        "No MIG profile with enough memory has a free placement on the card.",
     ),
     row(Reason::CardNotHealth, "CardNotHealth", "card_unhealthy", "The card is unhealthy."),
     row(
@@ -164,9 +172,17 @@ impl Reason {
         &REASONS[self as usize]
     }
 
-    /// The word kube-scheduler's users see.
+    /// Its code.
     pub fn code(self) -> &'static str {
         self.row().code
+    }
+
+    /// The word in texts for kube-scheduler, whose readers know the words that were there before this engine.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::CardMigReservationUnclear => Self::CardNotHealth.code(),
+            _ => self.code(),
+        }
     }
 
     /// The text of a reason that stands alone, without counts of cards.

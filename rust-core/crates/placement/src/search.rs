@@ -43,7 +43,7 @@ pub(crate) struct Search {
     judged: Vec<(u32, bool)>,
     /// Counting tells whether the first ask fits.
     counts_first: bool,
-    /// There is no other ask.
+    /// There is no other ask. Nodes with cards that are cut into instances are walked all the same.
     counts_all: bool,
 }
 
@@ -72,7 +72,7 @@ impl Search {
 
     /// Whether the prepared pod fits on a node.
     fn fits(&mut self, nodes: &Nodes, place: u32, pod: &PodAsk) -> Result<(), Tally> {
-        if self.counts_first {
+        if self.counts_first && !nodes.scanned()[place as usize].partitioned {
             self.count_first(nodes, place, pod)?;
             if self.counts_all {
                 return Ok(());
@@ -144,7 +144,7 @@ impl Search {
         decision.end();
         if let Some(place) = decision.winner() {
             self.take(decision, nodes, place, pod);
-        } else if !self.counts_all {
+        } else {
             self.judge_never(decision, nodes, pod);
         }
     }
@@ -155,15 +155,18 @@ impl Search {
         let mut judged = std::mem::take(&mut self.judged);
         judged.clear();
         decision.judge_never(|place| {
+            if self.counts_all && !nodes.scanned()[place as usize].partitioned {
+                return None;
+            }
             let alike = |(other, _): &&(u32, bool)| nodes[place].is_shaped_as(&nodes[*other]);
             if let Some((_, never)) = judged.iter().find(alike) {
-                return *never;
+                return Some(*never);
             }
             let never = self.never_fits(nodes, place, pod);
             if !names_ids && judged.len() < SHAPES_REMEMBERED {
                 judged.push((place, never));
             }
-            never
+            Some(never)
         });
         self.judged = judged;
     }
@@ -191,6 +194,7 @@ impl Search {
                 vendor: ask.vendor().clone(),
                 memory_mib: taken.memory_mib,
                 cores_percent: taken.cores_percent,
+                instance: node.instance_at(usize::from(taken.position), taken.instance),
             });
         }
     }

@@ -1,6 +1,7 @@
 //! Which of the cards that passed an ask gets: small strategies behind one trait.
 
 use crate::best_set::BestSet;
+use crate::mig::MigChoice;
 use crate::node::Node;
 use crate::note::{Note, Notes};
 
@@ -11,6 +12,10 @@ pub(crate) struct Collected {
     pub(crate) position: u16,
     pub(crate) memory_mib: i64,
     pub(crate) cores_percent: i64,
+    /// Of a card that is cut into instances; the share is that of its profile.
+    pub(crate) instance: Option<MigChoice>,
+    /// How often the card was collected before. Leave the first of a card rather than a later one.
+    pub(crate) repeat: u16,
 }
 
 /// A choice to make. More than `count` cards passed; they come in the order in which the walk saw them, the preferred

@@ -66,7 +66,14 @@ impl Tally {
         if let Some(reason) = self.bare {
             return reason.bare_text().into();
         }
-        reasons_text(self.counts().map(|(reason, count)| (reason.code(), count)), self.cards)
+        let mut counts: Vec<(&str, u16)> = Vec::with_capacity(REASONS.len());
+        for (reason, count) in self.counts() {
+            match counts.iter_mut().find(|(word, _)| *word == reason.word()) {
+                Some((_, sum)) => *sum += count,
+                None => counts.push((reason.word(), count)),
+            }
+        }
+        reasons_text(counts, self.cards)
     }
 }
 

@@ -3,8 +3,10 @@
 use crate::ask::{ContainerKind, PodAsk};
 use crate::best_set::BestSet;
 use crate::card::{Amount, Card, Faults, ScannedCard};
-use crate::check::{failed_checks, Check, BEFORE_NUMA, BEFORE_QUOTA};
+use crate::check::{failed_checks, Check, KindNeed, BEFORE_NUMA, BEFORE_QUOTA};
 use crate::demand::{Demand, Demands, PodQuota, Unwalkable};
+use crate::mig::{MigChoice, SliceMask};
+use crate::mig_use::{PodSlices, SliceUse};
 use crate::node::Node;
 use crate::note::Notes;
 use crate::policy::CardRank;
@@ -30,6 +32,13 @@ impl Base {
             Self::Empty => (Amount::default(), Faults::default()),
         }
     }
+
+    fn slices(self, card: &SliceUse) -> SliceMask {
+        match self {
+            Self::Present => card.mask(),
+            Self::Empty => 0,
+        }
+    }
 }
 
 /// One card given to one ask.
@@ -41,6 +50,8 @@ pub(crate) struct Taken {
     pub(crate) position: u16,
     pub(crate) memory_mib: i64,
     pub(crate) cores_percent: i64,
+    /// Of a card that is cut into instances.
+    pub(crate) instance: Option<MigChoice>,
 }
 
 /// One look at one card.
@@ -56,6 +67,20 @@ pub(crate) struct Look {
     pub(crate) quota: PodQuota,
     /// What the share adds to what the pod holds.
     pub(crate) held_more: Amount,
+}
+
+/// One card as an ask finds it.
+struct Found<'a> {
+    /// Place in the inventory.
+    position: u16,
+    need: &'a KindNeed,
+    total: Amount,
+    used: Amount,
+    /// Every failed check but those on quota and instances, as bits.
+    failed: u32,
+    /// Of a card that is cut into instances.
+    slices: Option<&'a SliceUse>,
+    occupied: SliceMask,
 }
 
 /// Is told of each look. Decisions need none of it; explanations all.
@@ -79,10 +104,14 @@ impl Witness for Nobody {
 pub(crate) struct Walk {
     /// What the pod holds so far, by card.
     pod_use: Vec<PodUse>,
+    /// What it takes of cards that are cut into instances, by position; empty where the node has none.
+    pod_slices: Vec<PodSlices>,
     ranks: Vec<CardRank>,
     /// Cards from the least to the most preferred.
     order: Vec<u16>,
     collected: Vec<Collected>,
+    /// What the collected shares add to what the pod holds.
+    collected_use: Amount,
     /// With NUMA binding: the cards of the NUMA node seen last that has enough of them.
     numa_group: Vec<Collected>,
     /// The result: cards in the order they were taken.
@@ -112,6 +141,8 @@ impl Walk {
         self.notes = Notes::default();
         self.pod_use.clear();
         self.pod_use.resize(node.cards.len(), PodUse::default());
+        self.pod_slices.clear();
+        self.pod_slices.resize(node.slices.len(), PodSlices::default());
         for quota in &mut demands.quotas {
             quota.pod_memory_mib = 0;
             quota.pod_cores_percent = 0;
@@ -131,7 +162,7 @@ impl Walk {
             self.sort(pod);
             witness.begins(&demand);
             self.collect(node, pod, demands, &demand, base, witness)?;
-            self.take(demands, number);
+            self.take(node, demands, number);
         }
         Ok(())
     }
@@ -192,7 +223,7 @@ impl Walk {
         for card in &node.cards {
             let need = &needs[usize::from(card.kind)];
             tally.cards += u16::from(need.candidate);
-            partitioned |= need.is_partitioned();
+            partitioned |= need.partitioned;
         }
         if demand.count > u32::from(tally.cards) && !(demand.accepts_partitioned && partitioned) {
             return Err(Tally::bare(Reason::NodeInsufficientDevice, demand.container));
@@ -202,58 +233,45 @@ impl Walk {
         let enough = demand.count as usize;
         self.collected.clear();
         self.numa_group.clear();
-        let mut collected_use = Amount::default();
+        self.collected_use = Amount::default();
         let mut numa_before = None;
-        for &position in self.order.iter().rev() {
+        for place in (0..self.order.len()).rev() {
+            let position = self.order[place];
             let card = &node.cards[usize::from(position)];
             let need = &needs[usize::from(card.kind)];
             if !need.candidate {
                 continue;
             }
             let admits_id = id_rules.is_none_or(|rules| rules.admits_id(node.id_at(usize::from(position))));
-            let pod_use = self.pod_use[usize::from(position)];
+            let pod_use = &self.pod_use[usize::from(position)];
             let (booked, faults) = base.of(card);
             let used = booked.plus(pod_use.seen_by(demand.container, demand.kind));
             let seen = ScannedCard::new(card.kind, card.total, used, faults);
-            let mut failed = failed_checks(seen, need, admits_id);
-            if pod.numa_bind && failed & BEFORE_NUMA == 0 && numa_before != Some(card.numa) {
+            let card_failed = failed_checks(seen, need, admits_id);
+            if pod.numa_bind && card_failed & BEFORE_NUMA == 0 && numa_before != Some(card.numa) {
                 if self.collected.len() >= enough {
                     std::mem::swap(&mut self.numa_group, &mut self.collected);
                 } else if !collects_all {
                     tally.numa_not_fit += self.collected.len() as u16;
                 }
                 self.collected.clear();
-                collected_use = Amount::default();
+                self.collected_use = Amount::default();
                 numa_before = Some(card.numa);
             }
-            let share = Amount::new(need.memory_mib, need.cores_percent, 1);
-            let with_share = pod_use.with(demand.container, demand.kind, share);
-            let held_more = with_share.effective(false).minus(pod_use.effective(false));
-            if failed & BEFORE_QUOTA == 0
-                && base == Base::Present
-                && !within_quota(&quota, collected_use.plus(held_more))
-            {
-                failed |= Check::Quota.bit();
-            }
-            witness.sees(Look {
-                position,
-                failed: (failed != 0).then(|| Check::first(failed)),
-                memory_mib: need.memory_mib,
-                cores_percent: need.cores_percent,
-                used,
-                quota,
-                held_more: collected_use.plus(held_more),
+            let slices = node.slices_of(usize::from(position));
+            let occupied = slices.map_or(0, |slices| {
+                let own = &self.pod_slices[usize::from(position)];
+                base.slices(slices) | own.seen_by(demand.container, demand.kind)
             });
-            if failed != 0 {
-                tally.count(failed);
-                continue;
-            }
-            collected_use = collected_use.plus(held_more);
-            self.collected.push(Collected {
-                position,
-                memory_mib: need.memory_mib,
-                cores_percent: need.cores_percent,
-            });
+            let found =
+                Found { position, need, total: card.total, used, failed: card_failed, slices, occupied };
+            self.collect_shares(
+                demand,
+                (base == Base::Present).then_some(&quota),
+                &found,
+                &mut tally,
+                witness,
+            );
             if !collects_all && self.collected.len() == enough {
                 return Ok(());
             }
@@ -278,8 +296,76 @@ impl Walk {
         Ok(())
     }
 
+    /// Collects what one card gives: a share, or, of a card that is cut into instances, as many as are asked and free.
+    fn collect_shares(
+        &mut self,
+        demand: &Demand,
+        quota: Option<&PodQuota>,
+        found: &Found<'_>,
+        tally: &mut Tally,
+        witness: &mut impl Witness,
+    ) {
+        let Found { position, need, slices, .. } = *found;
+        let mut pod_use = self.pod_use[usize::from(position)];
+        let mut free = found.total.minus(found.used);
+        let mut occupied = found.occupied;
+        let enough = demand.count as usize;
+        let left = if demand.selection.collects_all() { enough } else { enough - self.collected.len() };
+        for repeat in 0..left {
+            let mut share = Amount::new(need.memory_mib, need.cores_percent.max(0), 1);
+            let held_with = |share| {
+                let with_share = pod_use.with(demand.container, demand.kind, share);
+                self.collected_use.plus(with_share.effective(false).minus(pod_use.effective(false)))
+            };
+            let exceeds = |share| quota.is_some_and(|quota| !within_quota(quota, held_with(share)));
+            let mut failed = found.failed;
+            if failed & BEFORE_QUOTA == 0 && exceeds(share) {
+                failed |= Check::Quota.bit();
+            }
+            let mut instance = None;
+            if let Some(slices) = slices.filter(|_| failed == 0) {
+                instance = slices.layout.choose(occupied, need.memory_mib, demand.placement_rule);
+                match instance {
+                    None => failed |= Check::MigPlacement.bit(),
+                    Some(choice) => {
+                        share = slices.layout.amount(choice);
+                        failed |= if exceeds(share) { Check::Quota.bit() } else { 0 }
+                            | if free.slots < 1 { Check::Slots.bit() } else { 0 }
+                            | if free.memory_mib < share.memory_mib { Check::Memory.bit() } else { 0 };
+                    }
+                }
+            }
+            let held_more = held_with(share);
+            witness.sees(Look {
+                position,
+                failed: (failed != 0).then(|| Check::first(failed)),
+                memory_mib: share.memory_mib,
+                cores_percent: share.cores_percent,
+                used: found.used,
+                quota: quota.copied().unwrap_or_default(),
+                held_more,
+            });
+            if failed != 0 {
+                tally.count(failed);
+                return;
+            }
+            self.collected_use = held_more;
+            self.collected.push(Collected {
+                position,
+                memory_mib: share.memory_mib,
+                cores_percent: share.cores_percent,
+                instance,
+                repeat: repeat as u16,
+            });
+            let (Some(slices), Some(choice)) = (slices, instance) else { return };
+            pod_use = pod_use.with(demand.container, demand.kind, share);
+            free = free.minus(share);
+            occupied |= slices.layout.mask(choice);
+        }
+    }
+
     /// Gives the collected cards to the ask.
-    fn take(&mut self, demands: &mut Demands, number: usize) {
+    fn take(&mut self, node: &Node, demands: &mut Demands, number: usize) {
         let demand = demands.list[number];
         let quota = &mut demands.quotas[usize::from(demand.quota)];
         for card in &self.collected {
@@ -295,7 +381,13 @@ impl Walk {
                 position: card.position,
                 memory_mib: card.memory_mib,
                 cores_percent: card.cores_percent,
+                instance: card.instance,
             });
+            let slices = node.slices_of(usize::from(card.position));
+            if let (Some(slices), Some(choice)) = (slices, card.instance) {
+                let own = &mut self.pod_slices[usize::from(card.position)];
+                own.take(demand.container, demand.kind, slices.layout.mask(choice));
+            }
         }
     }
 }

@@ -129,6 +129,7 @@ fn blocked_cards_take_no_new_pods_but_count() {
             containers: &readable,
             init_done: false,
             blocked_cards: &names,
+            claims: &[],
         });
     }
     let views = cluster.node_cards("a");

@@ -134,11 +134,11 @@ fn refusals_say_why() {
             text: "2/2 ExclusiveDeviceAllocateConflict",
         },
         Refusal {
-            name: "partitioned cards",
+            name: "partitioned cards without profiles",
             cards: changed(|card| card.mode = "mig".into()),
             running: vec![],
             pod: pod("p", vec![ask(1, 1, 0)]),
-            text: "2/2 CardModeUnavailable",
+            text: "2/2 CardMigTopologyInfeasible",
         },
         Refusal {
             name: "partitioned cards that the pod does not accept",

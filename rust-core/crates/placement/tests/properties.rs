@@ -61,7 +61,9 @@ proptest! {
             run(&mut cluster, &step);
             for card in NODES.iter().flat_map(|node| cluster.node_cards(node)) {
                 prop_assert!(card.used.memory_mib <= card.spec.memory_mib, "{:?}", card);
-                prop_assert!(card.used.cores_percent <= i64::from(card.spec.cores_percent), "{:?}", card);
+                // Cores of profiles are rounded up, so their sum says little; `mig.rs` looks at their places.
+                let is_cut = card.spec.mode == "mig";
+                prop_assert!(is_cut || card.used.cores_percent <= i64::from(card.spec.cores_percent), "{:?}", card);
                 prop_assert!(card.used.slots <= i64::from(card.spec.slots.max(0)), "{:?}", card);
             }
             prop_assert!(quota.is_none_or(|limit| cluster.quota_used("default", VENDOR).0 <= limit));

@@ -84,12 +84,7 @@ impl Placement {
     fn containers(&self) -> Vec<Vec<Slice>> {
         let mut containers = vec![Vec::new(); self.container_count];
         for share in self.decision.shares() {
-            containers[usize::from(share.container)].push(Slice {
-                card_id: share.card_id.to_string(),
-                vendor: share.vendor.to_string(),
-                memory_mib: share.memory_mib,
-                cores_percent: share.cores_percent,
-            });
+            containers[usize::from(share.container)].push(Slice::from(share));
         }
         containers
     }

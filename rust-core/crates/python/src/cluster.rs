@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use placement::{BookingState, BookingView, BoundPod, Candidates, CardScores, CardSpec, CardView, Families};
+use placement::{
+    BookingState, BookingView, BoundClaim, BoundPod, Candidates, CardScores, CardSpec, CardView, Families,
+};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::PyDict;
@@ -11,6 +13,7 @@ use crate::answers::Answer;
 use crate::enter::{invalid, Guarded};
 use crate::explanation::NodeVerdict;
 use crate::family::Family;
+use crate::mig::{write_place, MigClaim, MigProfile, Place};
 use crate::values::{Card, ContainerSlices, PodAsk};
 
 /// One card with what is booked on it.
@@ -31,11 +34,13 @@ pub(crate) struct CardUsage {
     used_slots: i64,
     used_memory_mib: i64,
     used_cores_percent: i64,
+    mig_profiles: Vec<MigProfile>,
+    instances: Vec<(String, Place)>,
 }
 
 impl From<CardView> for CardUsage {
     fn from(card: CardView) -> Self {
-        let CardView { spec, blocked, used } = card;
+        let CardView { spec, blocked, used, instances } = card;
         Self {
             card_id: spec.id,
             vendor: spec.vendor,
@@ -52,6 +57,11 @@ impl From<CardView> for CardUsage {
             used_slots: used.slots,
             used_memory_mib: used.memory_mib,
             used_cores_percent: used.cores_percent,
+            mig_profiles: spec.mig_profiles.into_iter().map(MigProfile).collect(),
+            instances: instances
+                .into_iter()
+                .map(|instance| (instance.profile, write_place(instance.placement)))
+                .collect(),
         }
     }
 }
@@ -164,8 +174,8 @@ impl Cluster {
     /// Books a bound pod in place of whatever was booked for its UID. Containers: as in `PodAsk`.
     ///
     /// Cards the node does not know count once it registers them. `blocked_cards` take no new pods while this
-    /// booking stands.
-    #[pyo3(signature = (*, uid, namespace, node, containers, init_done=false, blocked_cards=Vec::new()))]
+    /// booking stands. `claims`: MIG instances beyond its slices; they are held and cost nothing.
+    #[pyo3(signature = (*, uid, namespace, node, containers, init_done=false, blocked_cards=Vec::new(), claims=Vec::new()))]
     #[allow(clippy::too_many_arguments, reason = "keywords of a call")]
     fn charge(
         &self,
@@ -176,9 +186,11 @@ impl Cluster {
         containers: Vec<PyRef<'_, ContainerSlices>>,
         init_done: bool,
         blocked_cards: Vec<String>,
+        claims: Vec<PyRef<'_, MigClaim>>,
     ) -> PyResult<()> {
         let containers =
             containers.iter().map(|container| container.shares()).collect::<PyResult<Vec<_>>>()?;
+        let claims: Vec<BoundClaim> = claims.iter().map(|claim| claim.0.clone()).collect();
         let pod = BoundPod {
             uid,
             namespace,
@@ -186,6 +198,7 @@ impl Cluster {
             containers: &containers,
             init_done,
             blocked_cards: &blocked_cards,
+            claims: &claims,
         };
         self.0.short(py, |cluster| cluster.charge(&pod))
     }

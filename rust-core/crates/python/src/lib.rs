@@ -7,6 +7,7 @@ mod cluster;
 mod enter;
 mod explanation;
 mod family;
+mod mig;
 mod values;
 
 use pyo3::prelude::*;
@@ -23,6 +24,8 @@ mod _engine {
     };
     #[pymodule_export]
     use super::family::Family;
+    #[pymodule_export]
+    use super::mig::{MigClaim, MigProfile};
     #[pymodule_export]
     use super::values::{Ask, Card, CardConstraint, ContainerAsk, ContainerSlices, PodAsk, Slice};
 }

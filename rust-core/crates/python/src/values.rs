@@ -1,11 +1,12 @@
 //! What goes into the engine.
 
-use placement::{BoundShare, CardSpec, ContainerKind, Weights};
+use placement::{BoundShare, CardSpec, ContainerKind, PlacedShare, Weights};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::enter::invalid;
+use crate::mig::{read_instance, write_place, MigProfile, Place};
 
 fn read_kind(word: &str) -> PyResult<ContainerKind> {
     match word {
@@ -31,7 +32,7 @@ pub(crate) struct Card(pub(crate) CardSpec);
 #[pymethods]
 impl Card {
     #[new]
-    #[pyo3(signature = (*, id, vendor, model, index, slots, memory_mib, cores_percent, numa=0, mode="", healthy=true, cordoned=false))]
+    #[pyo3(signature = (*, id, vendor, model, index, slots, memory_mib, cores_percent, numa=0, mode="", healthy=true, cordoned=false, mig_profiles=Vec::new()))]
     #[allow(clippy::too_many_arguments, reason = "keywords of a value")]
     fn new(
         id: String,
@@ -45,6 +46,7 @@ impl Card {
         mode: &str,
         healthy: bool,
         cordoned: bool,
+        mig_profiles: Vec<PyRef<'_, MigProfile>>,
     ) -> PyResult<Self> {
         let mode = mode.into();
         let spec = CardSpec {
@@ -59,6 +61,7 @@ impl Card {
             mode,
             healthy,
             cordoned,
+            mig_profiles: mig_profiles.iter().map(|profile| profile.0.clone()).collect(),
         };
         spec.validate().map_err(invalid)?;
         Ok(Self(spec))
@@ -164,20 +167,63 @@ pub(crate) struct Slice {
     pub(crate) memory_mib: i64,
     #[pyo3(get)]
     pub(crate) cores_percent: i64,
+    /// Of a card in MIG mode; empty elsewhere.
+    #[pyo3(get)]
+    pub(crate) profile: String,
+    /// Start and size of the instance; None elsewhere.
+    #[pyo3(get)]
+    pub(crate) placement: Option<Place>,
 }
 
 #[pymethods]
 impl Slice {
     #[new]
-    #[pyo3(signature = (*, card_id, vendor, memory_mib, cores_percent))]
-    fn new(card_id: String, vendor: String, memory_mib: i64, cores_percent: i64) -> PyResult<Self> {
-        BoundShare::new(&card_id, &vendor, memory_mib, cores_percent).map_err(invalid)?;
-        Ok(Self { card_id, vendor, memory_mib, cores_percent })
+    #[pyo3(signature = (*, card_id, vendor, memory_mib, cores_percent, profile="", placement=None))]
+    fn new(
+        card_id: String,
+        vendor: String,
+        memory_mib: i64,
+        cores_percent: i64,
+        profile: &str,
+        placement: Option<Place>,
+    ) -> PyResult<Self> {
+        let slice = Self { card_id, vendor, memory_mib, cores_percent, profile: profile.into(), placement };
+        slice.share()?;
+        Ok(slice)
     }
 
     fn __repr__(&self) -> String {
-        let Self { card_id, vendor, memory_mib, cores_percent } = self;
-        format!("Slice(card_id={card_id:?}, vendor={vendor:?}, memory_mib={memory_mib}, cores_percent={cores_percent})")
+        let Self { card_id, vendor, memory_mib, cores_percent, profile, placement } = self;
+        let instance = match placement {
+            Some(placement) => format!(", profile={profile:?}, placement={placement:?}"),
+            None => String::new(),
+        };
+        format!("Slice(card_id={card_id:?}, vendor={vendor:?}, memory_mib={memory_mib}, cores_percent={cores_percent}{instance})")
+    }
+}
+
+impl Slice {
+    fn share(&self) -> PyResult<BoundShare> {
+        let share = BoundShare::new(&self.card_id, &self.vendor, self.memory_mib, self.cores_percent);
+        let share = share.map_err(invalid)?;
+        Ok(match read_instance(&self.profile, self.placement)? {
+            Some(instance) => share.on_instance(instance),
+            None => share,
+        })
+    }
+}
+
+impl From<&PlacedShare> for Slice {
+    fn from(share: &PlacedShare) -> Self {
+        let instance = share.instance.as_ref();
+        Self {
+            card_id: share.card_id.to_string(),
+            vendor: share.vendor.to_string(),
+            memory_mib: share.memory_mib,
+            cores_percent: share.cores_percent,
+            profile: instance.map_or_else(String::new, |instance| instance.profile.clone()),
+            placement: instance.map(|instance| write_place(instance.placement)),
+        }
     }
 }
 
@@ -210,10 +256,6 @@ impl ContainerSlices {
 
 impl ContainerSlices {
     pub(crate) fn shares(&self) -> PyResult<(ContainerKind, Vec<BoundShare>)> {
-        let share = |slice: &Slice| {
-            BoundShare::new(&slice.card_id, &slice.vendor, slice.memory_mib, slice.cores_percent)
-                .map_err(invalid)
-        };
-        Ok((self.kind, self.slices.iter().map(share).collect::<PyResult<_>>()?))
+        Ok((self.kind, self.slices.iter().map(Slice::share).collect::<PyResult<_>>()?))
     }
 }

@@ -7,6 +7,7 @@ use super::{Answer, BookingRecord, NodeRecord, Operation, Question, QuotaRecord,
 use crate::ask::{ContainerAsk, PodAsk};
 use crate::card::CardSpec;
 use crate::decision::PlacedShare;
+use crate::views::BoundClaim;
 
 /// What a name names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,6 +116,7 @@ fn visit_node(node: &mut NodeRecord, see: &mut impl FnMut(Named, &mut String)) {
             mode: _,
             healthy: _,
             cordoned: _,
+            mig_profiles: _,
         } = card;
         see(Named::Card, id);
     }
@@ -125,13 +127,24 @@ fn visit_quota(quota: &mut QuotaRecord, see: &mut impl FnMut(Named, &mut String)
 }
 
 fn visit_booking(booking: &mut BookingRecord, see: &mut impl FnMut(Named, &mut String)) {
-    let BookingRecord { uid, namespace, node, state: _, init_done: _, shares, blocked_cards } = booking;
+    let BookingRecord { uid, namespace, node, state: _, init_done: _, shares, claims, blocked_cards } =
+        booking;
     see(Named::Uid, uid);
     see(Named::Namespace, namespace);
     see(Named::Node, node);
     for share in shares {
-        let ShareRecord { container: _, kind: _, card_id, vendor: _, memory_mib: _, cores_percent: _ } =
-            share;
+        let ShareRecord {
+            container: _,
+            kind: _,
+            card_id,
+            vendor: _,
+            memory_mib: _,
+            cores_percent: _,
+            instance: _,
+        } = share;
+        see(Named::Card, card_id);
+    }
+    for BoundClaim { card_id, instance: _ } in claims {
         see(Named::Card, card_id);
     }
     for card_id in blocked_cards {
@@ -148,7 +161,14 @@ fn visit_question(question: &mut Question, see: &mut impl FnMut(Named, &mut Stri
     if let Some(Answer::Placed { node, shares, score: _, fitting_nodes: _, candidate_nodes: _ }) = answer {
         see(Named::Node, node);
         for share in shares {
-            let PlacedShare { container: _, card_id, vendor: _, memory_mib: _, cores_percent: _ } = share;
+            let PlacedShare {
+                container: _,
+                card_id,
+                vendor: _,
+                memory_mib: _,
+                cores_percent: _,
+                instance: _,
+            } = share;
             let mut id = card_id.to_string();
             see(Named::Card, &mut id);
             *card_id = Arc::from(id);

@@ -13,6 +13,7 @@ mod operation;
 mod state;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -21,6 +22,8 @@ use crate::ask::{ContainerKind, InvalidInput};
 use crate::booking::BookingState;
 use crate::card::CardSpec;
 use crate::family::Family;
+use crate::mig::MigInstance;
+use crate::views::BoundClaim;
 
 pub use answer::Answer;
 pub use operation::{Operation, Question};
@@ -92,6 +95,9 @@ pub struct BookingRecord {
     pub init_done: bool,
     /// Containers in their order.
     pub shares: Vec<ShareRecord>,
+    /// MIG instances it claims beyond its shares, sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<BoundClaim>,
     /// Cards that take no new pods while this pod stands, sorted.
     pub blocked_cards: Vec<String>,
 }
@@ -112,6 +118,9 @@ pub struct ShareRecord {
     pub memory_mib: i64,
     /// Cores in percent of one card.
     pub cores_percent: i64,
+    /// Where it lies on a card in MIG mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<Arc<MigInstance>>,
 }
 
 /// Why a file is no state.

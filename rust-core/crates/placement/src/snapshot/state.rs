@@ -4,11 +4,11 @@ use super::{
     invalid, BookingRecord, NodeRecord, QuotaRecord, ShareRecord, Snapshot, SnapshotError, FORMAT, VERSION,
 };
 use crate::ask::{ContainerKind, InvalidInput};
-use crate::booking::{Booking, BookingState, Share};
+use crate::booking::{Booking, BookingState, Claim, Share};
 use crate::cluster::Cluster;
 use crate::family::Families;
 use crate::pair_scores::CardScores;
-use crate::views::{BoundPod, BoundShare};
+use crate::views::{BoundClaim, BoundPod, BoundShare};
 
 impl Cluster {
     /// What went into this state, sorted: equal states give equal snapshots.
@@ -108,11 +108,11 @@ impl Cluster {
     }
 
     fn booking_record(&self, booking: &Booking) -> BookingRecord {
-        let Booking { uid, namespace, node, state, init_done, shares, blocked, held: _, charges: _ } =
+        let Booking { uid, namespace, node, state, init_done, shares, claims, blocked, held: _, charges: _ } =
             booking;
         let card_id = |card: &u32| self.nodes[*node].known[*card as usize].id.to_string();
         let share = |share: &Share| {
-            let Share { container, kind, card, vendor, memory_mib, cores_percent } = share;
+            let Share { container, kind, card, vendor, memory_mib, cores_percent, instance } = share;
             ShareRecord {
                 container: *container,
                 kind: *kind,
@@ -120,8 +120,15 @@ impl Cluster {
                 vendor: vendor.to_string(),
                 memory_mib: *memory_mib,
                 cores_percent: *cores_percent,
+                instance: instance.clone(),
             }
         };
+        let claim = |Claim { card, instance }: &Claim| BoundClaim {
+            card_id: card_id(card),
+            instance: instance.clone(),
+        };
+        let mut claims: Vec<BoundClaim> = claims.iter().map(claim).collect();
+        claims.sort_unstable();
         let mut blocked_cards: Vec<String> = blocked.iter().map(card_id).collect();
         blocked_cards.sort_unstable();
         BookingRecord {
@@ -131,6 +138,7 @@ impl Cluster {
             state: *state,
             init_done: *init_done,
             shares: shares.iter().map(share).collect(),
+            claims,
             blocked_cards,
         }
     }
@@ -146,12 +154,9 @@ impl Cluster {
         for share in &record.shares {
             let (kind, shares) = &mut containers[usize::from(share.container)];
             *kind = share.kind;
-            shares.push(BoundShare::new(
-                &share.card_id,
-                &share.vendor,
-                share.memory_mib,
-                share.cores_percent,
-            )?);
+            let bound =
+                BoundShare::new(&share.card_id, &share.vendor, share.memory_mib, share.cores_percent)?;
+            shares.push(BoundShare { instance: share.instance.clone(), ..bound });
         }
         self.charge(&BoundPod {
             uid: &record.uid,
@@ -160,6 +165,7 @@ impl Cluster {
             containers: &containers,
             init_done: record.init_done,
             blocked_cards: &record.blocked_cards,
+            claims: &record.claims,
         });
         if record.state == BookingState::Reserved {
             let number = self.bookings.find(&record.uid).expect("it was booked just now");

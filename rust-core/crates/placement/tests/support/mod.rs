@@ -41,6 +41,7 @@ pub fn card(id: &str) -> CardSpec {
         mode: "hami-core".into(),
         healthy: true,
         cordoned: false,
+        mig_profiles: Vec::new(),
     }
 }
 
@@ -111,7 +112,15 @@ pub fn charge_containers(
     containers: &[(ContainerKind, Vec<BoundShare>)],
     init_done: bool,
 ) {
-    cluster.charge(&BoundPod { uid, namespace: "default", node, containers, init_done, blocked_cards: &[] });
+    cluster.charge(&BoundPod {
+        uid,
+        namespace: "default",
+        node,
+        containers,
+        init_done,
+        blocked_cards: &[],
+        claims: &[],
+    });
 }
 
 /// Reserves on any node.

@@ -2,7 +2,7 @@
 
 use placement::{
     Ask, BoundShare, Candidates, CardConstraint, CardScores, CardSpec, CardView, Cluster, ContainerAsk,
-    ContainerKind, Decision, PodAsk,
+    ContainerKind, Decision, MigInstance, MigPlacement, MigProfile, PodAsk,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -25,9 +25,21 @@ pub const POLICIES: [&str; 10] = [
 ];
 pub const KINDS: [ContainerKind; 3] = [ContainerKind::Init, ContainerKind::Sidecar, ContainerKind::App];
 
+/// Of a card of four memory slices with a little memory of its own each.
+fn profiles(memory_gib: i64) -> Vec<MigProfile> {
+    [("1g.x", 1, 24, vec![0, 1, 2, 3]), ("2g.x", 2, 50, vec![0, 2]), ("4g.x", 4, 100, vec![0])]
+        .into_iter()
+        .map(|(name, size, cores, starts)| {
+            let placements =
+                starts.into_iter().map(|start| MigPlacement::new(start, size).unwrap()).collect();
+            MigProfile::new(name, memory_gib * 245 * size, cores, size, placements).unwrap()
+        })
+        .collect()
+}
+
 pub fn any_card(id: String) -> impl Strategy<Value = CardSpec> {
     let totals = (1..4i64, prop::sample::select(vec![0, 100, 100, 100, 200]), 0..4i32);
-    let rest = (0..MODELS.len(), 0..3i32, 0..10u8, prop::bool::weighted(0.1));
+    let rest = (0..MODELS.len(), 0..3i32, 0..10u8, prop::bool::weighted(0.25));
     (totals, rest).prop_map(move |((memory, cores, slots), (model, numa, fault, partitioned))| CardSpec {
         id: id.clone(),
         vendor: VENDOR.into(),
@@ -40,6 +52,7 @@ pub fn any_card(id: String) -> impl Strategy<Value = CardSpec> {
         mode: if partitioned { "mig" } else { "hami-core" }.into(),
         healthy: fault != 0,
         cordoned: fault == 1,
+        mig_profiles: profiles(memory),
     })
 }
 
@@ -112,8 +125,12 @@ pub struct Bound {
     pub init_done: bool,
 }
 
+/// Node and number of a card, memory, cores, start and size of the instance.
+type AnyShare = (usize, usize, i64, i64, Option<(i64, i64)>);
+
 pub fn any_bound(uid: u8) -> impl Strategy<Value = Bound> {
-    let share = (0..4usize, 0..4usize, 0..1200i64, 0..80i64);
+    let instance = prop::option::weighted(0.4, (0..4i64, 1..3i64));
+    let share = (0..4usize, 0..4usize, 0..1200i64, 0..80i64, instance);
     (0..NODES.len(), vec((0..KINDS.len(), vec(share, 0..3)), 1..4), prop::bool::ANY).prop_map(
         move |(node, containers, init_done)| Bound {
             uid: format!("pod-{uid}"),
@@ -121,8 +138,17 @@ pub fn any_bound(uid: u8) -> impl Strategy<Value = Bound> {
             containers: containers
                 .into_iter()
                 .map(|(kind, shares)| {
-                    let share = |(node, number, memory, cores): (usize, usize, i64, i64)| {
-                        BoundShare::new(&format!("{}-{number}", NODES[node]), VENDOR, memory, cores).unwrap()
+                    let share = |(node, number, memory, cores, instance): AnyShare| {
+                        let share =
+                            BoundShare::new(&format!("{}-{number}", NODES[node]), VENDOR, memory, cores)
+                                .unwrap();
+                        match instance {
+                            Some((start, size)) => share.on_instance(MigInstance {
+                                profile: "1g.x".into(),
+                                placement: MigPlacement::new(start, size).unwrap(),
+                            }),
+                            None => share,
+                        }
                     };
                     (KINDS[kind], shares.into_iter().map(share).collect())
                 })
