@@ -13,11 +13,19 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("libs", "services", "rust-core/tests", "tests")
 FINISHED = (
     "annotation", "request-parsing", "lifecycle", "nodelock", "allocate", "allocate-race", "multi-container", "quota",
-    "webhook", "leader-election", "placement",
+    "webhook", "leader-election", "placement", "numa", "mig", "exclusive-cores",
 )  # fmt: skip
-"""First parts of areas."""
+"""Parts of areas; a case of several areas counts for each."""
+
+NO_MIG_INSTANCES = "the node agent refuses to start with operatingmode mig: it hands out no MIG instances yet"
 
 LATER = {
+    "MIG-01": "cards in MIG mode are not placed yet",
+    "MIG-02": "cards in MIG mode are not placed yet",
+    "MIG-04": NO_MIG_INSTANCES,
+    "MIG-06": NO_MIG_INSTANCES,
+    "MIG-08": NO_MIG_INSTANCES,
+    "MIG-09": NO_MIG_INSTANCES,
     "LIF-06": "there is no preempt verb",
     "PLC-04": "NVIDIA has no score of its own beside pair scores, which come with the topology-aware policy",
     "PLC-05": "the topology-aware policy is refused with a reason",
@@ -64,7 +72,7 @@ def marked() -> dict[str, list[str]]:
 
 
 def finished_cases() -> set[str]:
-    return {case["id"] for case in cases() if case["area"].split("/")[0] in FINISHED}
+    return {case["id"] for case in cases() if set(case["area"].split("/")) & set(FINISHED)}
 
 
 def test_every_case_of_a_finished_area_has_a_test() -> None:

@@ -14,7 +14,7 @@ from hami_model.usage import CardUsage
 from hami_node_agent.core import health, runtime_support
 from hami_node_agent.core.entitlement import Claim, overcommitted
 from hami_node_agent.core.health import HealthBook, HealthPolicy
-from hami_node_agent.core.inventory import CardFacts, card_of_device, kubelet_devices, take_inventory
+from hami_node_agent.core.inventory import CardFacts, card_of_device, kubelet_devices, refreshed, take_inventory
 from hami_node_agent.core.node_options import NodeOptions, node_options
 from hami_node_agent.core.runtime_support import CdiSupport, HandoffRefusedError
 from hypothesis import given
@@ -122,6 +122,33 @@ def test_every_offered_card_has_its_slots_and_fits_the_wire(memory: int, factor:
     assert {card_of_device(device.id) for device in devices} <= {uuid}
     assert all(0 <= card.memory_mib < 2**31 and 0 <= card.cores_percent < 2**31 for card in inventory.cards)
     assert bool(inventory.cards) is not bool(inventory.problems)
+
+
+def facts(index: int, **more: Any) -> CardFacts:
+    return CardFacts(uuid=f"GPU-{index}", index=index, name="x", **{"memory_bytes": 2**34, **more})
+
+
+@pytest.mark.case("NUM-01")
+def test_each_card_has_its_own_numa_node_and_what_is_no_number_costs_nothing_else() -> None:
+    texts = ["1\n", "N/A", "-1", "", None, "0", "0-7", "3"]
+    inventory = take_inventory((facts(index, numa_text=text) for index, text in enumerate(texts)), NodeOptions())
+
+    assert [offered.numa_node for offered in inventory.offered] == [1, None, None, None, None, 0, None, 3]
+    assert [card.numa for card in inventory.cards] == [1, 0, 0, 0, 0, 0, 0, 3]
+    assert [problem.partition(":")[0] for problem in inventory.problems] == ["card GPU-1", "card GPU-6"]
+
+
+@pytest.mark.case("NUM-03")
+def test_what_a_card_cannot_tell_any_more_stays_as_it_was_told() -> None:
+    told = facts(0, numa_text="1")
+
+    assert refreshed(told, facts(0, numa_text=None)) == told
+    assert refreshed(told, facts(0, numa_text=None, memory_bytes=None)) == told
+    assert refreshed(told, facts(0, numa_text="0")).numa_text == "0"
+    assert refreshed(None, facts(0, numa_text=None)).numa_text is None
+    inventory = take_inventory([refreshed(told, facts(0, numa_text=None))], NodeOptions())
+    assert inventory.cards == take_inventory([told], NodeOptions()).cards
+    assert inventory.cards[0].healthy
 
 
 @given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))

@@ -12,7 +12,7 @@ from hami_model.ids import CardId
 
 from hami_node_agent.adapters.nvml import CriticalEvent, DriverError, Nvml
 from hami_node_agent.core.health import HealthBook, HealthChange
-from hami_node_agent.core.inventory import CardFacts, Inventory, take_inventory
+from hami_node_agent.core.inventory import CardFacts, Inventory, refreshed, take_inventory
 from hami_node_agent.core.node_options import NodeOptions
 from hami_node_agent.metrics import NodeAgentMetrics
 
@@ -108,17 +108,13 @@ class Cards:
         except DriverError as error:
             log.warning("driver-unusable", reason=str(error))
             return False
-        news = [fact for fact in facts if self._facts.get(fact.uuid) != fact and not self._is_worse(fact)]
+        found = [refreshed(self._facts.get(fact.uuid), fact) for fact in facts]
+        news = [fact for fact in found if self._facts.get(fact.uuid) != fact]
         for fact in news:
             self._facts[fact.uuid] = fact
         if news:
             await self._nvml.watch_events([fact.uuid for fact in news])
         return bool(news)
-
-    def _is_worse(self, fact: CardFacts) -> bool:
-        """A card that cannot tell its memory any more keeps what it told; its health says the rest."""
-        known = self._facts.get(fact.uuid)
-        return known is not None and known.memory_bytes is not None and fact.memory_bytes is None
 
     def _tell(self, change: HealthChange) -> None:
         xid = f" (XID {change.xid})" if change.xid is not None else ""

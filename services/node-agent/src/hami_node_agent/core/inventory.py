@@ -72,6 +72,18 @@ class KubeletDevice(msgspec.Struct, frozen=True, kw_only=True):
     numa_node: int | None = None
 
 
+def refreshed(known: CardFacts | None, fact: CardFacts) -> CardFacts:
+    """What is known of a card once it was asked again: what it cannot tell any more stays as it was told.
+
+    Its health says the rest.
+    """
+    if known is None:
+        return fact
+    if known.memory_bytes is not None and fact.memory_bytes is None:
+        return known
+    return msgspec.structs.replace(fact, numa_text=known.numa_text) if fact.numa_text is None else fact
+
+
 def take_inventory(
     facts: Iterable[CardFacts], options: NodeOptions, unhealthy: frozenset[CardId] = frozenset()
 ) -> Inventory:
