@@ -28,6 +28,7 @@ from ._engine import (
     list_reasons,
     policy_names,
     reasons_text,
+    run_command,
 )
 
 ContainerKind: TypeAlias = Literal["init", "sidecar", "app"]
@@ -55,4 +56,5 @@ __all__ = [
     "list_reasons",
     "policy_names",
     "reasons_text",
+    "run_command",
 ]

@@ -26,6 +26,7 @@ __all__ = [
     "list_reasons",
     "policy_names",
     "reasons_text",
+    "run_command",
 ]
 
 ContainerKind: TypeAlias = Literal["init", "sidecar", "app"]
@@ -253,6 +254,7 @@ class PodBooking:
 def list_reasons() -> list[ReasonInfo]: ...
 def reasons_text(counts: dict[str, int], cards: int) -> str: ...  # "2/3 CardNotHealth, ..."; code -> cards that met it
 def policy_names(policy: str, word: str) -> bool: ...  # a word or a comma chain of words
+def run_command(arguments: Sequence[str]) -> int: ...  # hami-engine; its exit status
 
 @final
 class Cluster:
@@ -292,4 +294,9 @@ class Cluster:
     def what_if(self, pod: PodAsk, candidates: Sequence[str] | None = None) -> Placement | Rejection: ...
     def explain(self, pod: PodAsk, candidates: Sequence[str] | None = None) -> list[NodeVerdict]: ...
     def copy(self) -> Cluster: ...
+    def snapshot(
+        self, *, questions: Sequence[tuple[PodAsk, Sequence[str] | None]] = ..., anonymise: bool = False
+    ) -> bytes: ...  # JSON, replayed by `hami-engine`; each question (pod, candidates) with its answer as of now
+    @staticmethod
+    def from_snapshot(snapshot: bytes) -> Cluster: ...  # ValueError: names the place that is malformed
     def check_invariants(self) -> list[str]: ...  # empty when the kept sums equal a recomputation

@@ -341,6 +341,11 @@ impl PodAsk {
         &self.uid
     }
 
+    /// The pod's namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// The pod's name.
     pub fn name(&self) -> &str {
         &self.name

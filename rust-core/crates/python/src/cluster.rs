@@ -6,14 +6,15 @@ use placement::{
     BookingState, BookingView, BoundClaim, BoundPod, Candidates, CardScores, CardSpec, CardView, Families,
 };
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedStr;
-use pyo3::types::PyDict;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::answers::Answer;
 use crate::enter::{invalid, Guarded};
 use crate::explanation::NodeVerdict;
 use crate::family::Family;
 use crate::mig::{write_place, MigClaim, MigProfile, Place};
+use crate::snapshot;
 use crate::values::{Card, ContainerSlices, PodAsk};
 
 /// One card with what is booked on it.
@@ -292,5 +293,29 @@ impl Cluster {
     /// Every difference between a kept sum and its recomputation from the bookings; empty when all is well.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.0.long(py, |cluster| cluster.check_invariants())
+    }
+
+    /// The state as one JSON file, the same bytes for the same state. `hami-engine` replays it.
+    ///
+    /// `questions`: pods with the names of their candidates (None: all nodes), each answered as `what_if` answers now;
+    /// the file carries the answers. `anonymise`: names and UIDs become numbers that sort as they did.
+    #[pyo3(signature = (*, questions=Vec::new(), anonymise=false))]
+    fn snapshot(
+        &self,
+        py: Python<'_>,
+        questions: Vec<(PyRef<'_, PodAsk>, Option<Vec<String>>)>,
+        anonymise: bool,
+    ) -> PyResult<Py<PyBytes>> {
+        let questions = questions.into_iter().map(|(pod, names)| (pod.0.clone(), names)).collect();
+        // On a copy: writing takes long, and decisions go on meanwhile.
+        let cluster = self.0.long(py, |cluster| cluster.clone())?;
+        let bytes = py.detach(|| snapshot::write(cluster, questions, anonymise));
+        Ok(PyBytes::new(py, &bytes).unbind())
+    }
+
+    /// The state of a snapshot. `ValueError` names the place where it is malformed.
+    #[staticmethod]
+    fn from_snapshot(py: Python<'_>, snapshot: PyBackedBytes) -> PyResult<Self> {
+        py.detach(|| snapshot::read(&snapshot)).map(|cluster| Self(Guarded::new(cluster)))
     }
 }

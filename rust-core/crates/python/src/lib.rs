@@ -4,10 +4,12 @@
 
 mod answers;
 mod cluster;
+mod command;
 mod enter;
 mod explanation;
 mod family;
 mod mig;
+mod snapshot;
 mod values;
 
 use pyo3::prelude::*;
@@ -18,6 +20,8 @@ mod _engine {
     use super::answers::{Placement, Rejection};
     #[pymodule_export]
     use super::cluster::{CardUsage, Cluster, PodBooking};
+    #[pymodule_export]
+    use super::command::run_command;
     #[pymodule_export]
     use super::explanation::{
         list_reasons, policy_names, reasons_text, CardVerdict, NodeVerdict, ReasonInfo,
