@@ -23,6 +23,7 @@ __all__ = [
     "ReasonInfo",
     "Rejection",
     "Slice",
+    "WorkloadShape",
     "list_reasons",
     "policy_names",
     "reasons_text",
@@ -138,6 +139,7 @@ class PodAsk:
         numa_bind: bool = False,
         constraints: dict[str, CardConstraint] | None = None,  # by vendor
         weights: tuple[int, int, int] = ...,  # of slots, cores and memory in the score of a card; all 1
+        host: tuple[int, int] = ...,  # CPU (1/1000 core) and MiB it takes of its node; only `fgd` looks at it
     ) -> PodAsk: ...
 
 @final
@@ -166,6 +168,20 @@ class ContainerSlices:
     def __new__(cls, *, kind: ContainerKind, slices: Sequence[Slice] = ...) -> ContainerSlices: ...
     kind: ContainerKind
     slices: list[Slice]
+
+@final
+class WorkloadShape:
+    # Pods of one shape that the policy `fgd` expects. `weight`: how often, in proportion to the other shapes.
+    # `ask` None: pods without cards. `host`: CPU (1/1000 core) and MiB that one takes of its node.
+
+    def __new__(
+        cls,
+        *,
+        weight: int,
+        ask: Ask | None = None,
+        constraint: CardConstraint | None = None,
+        host: tuple[int, int] = ...,
+    ) -> WorkloadShape: ...
 
 @final
 class Placement:
@@ -266,6 +282,9 @@ class Cluster:
     ) -> None: ...  # pair_scores: by card and peer, how well the cards are connected; absent: the node tells none
     def remove_node(self, node: str) -> bool: ...
     def set_card_health(self, node: str, card_id: str, healthy: bool) -> bool: ...
+    def set_node_host(self, node: str, free: tuple[int, int] | None) -> bool: ...  # CPU (1/1000 core), MiB
+    def set_workload(self, shapes: Sequence[WorkloadShape] | None) -> None: ...  # None: as the booked pods
+    def fragmentation(self, node: str) -> float | None: ...  # cards that an expected pod finds useless, in the mean
     def nodes(self) -> list[str]: ...
     def node_cards(self, node: str) -> list[CardUsage]: ...
     def set_quota(

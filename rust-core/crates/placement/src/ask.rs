@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::host::HostAmount;
 use crate::policy::{CardPolicy, NodePolicy};
 
 /// Largest accepted amount of memory, in MiB. Sums of amounts below it cannot overflow.
@@ -255,6 +256,9 @@ pub struct PodAsk {
     pub(crate) card_policy: CardPolicy,
     pub(crate) numa_bind: bool,
     pub(crate) weights: Weights,
+    /// What it takes of its node beside cards.
+    #[serde(default, skip_serializing_if = "HostAmount::is_nothing")]
+    pub(crate) host: HostAmount,
 }
 
 impl PodAsk {
@@ -278,6 +282,7 @@ impl PodAsk {
             card_policy: CardPolicy::parse("spread", false),
             numa_bind: false,
             weights: Weights::default(),
+            host: HostAmount::default(),
         };
         pod.validate_order()?;
         Ok(pod)
@@ -309,6 +314,7 @@ impl PodAsk {
         }
         self.card_policy = CardPolicy::parse(self.card_policy.text(), self.numa_bind);
         self.weights = Weights::new(self.weights.slots, self.weights.cores, self.weights.memory)?;
+        self.host = HostAmount::new(self.host.cpu_milli, self.host.memory_mib)?;
         Ok(())
     }
 
@@ -334,6 +340,45 @@ impl PodAsk {
     pub fn with_weights(mut self, weights: Weights) -> Self {
         self.weights = weights;
         self
+    }
+
+    /// Says what the pod takes of its node beside cards.
+    #[must_use]
+    pub fn with_host(mut self, host: HostAmount) -> Self {
+        self.host = host;
+        self
+    }
+
+    /// Whether a policy of the pod looks at fragmentation.
+    pub(crate) fn looks_at_fragmentation(&self) -> bool {
+        self.node_policy == NodePolicy::Fgd || self.card_policy.fgd
+    }
+
+    /// Whether another pod asks for the same: the engine then chooses the same for both.
+    pub(crate) fn asks_as(&self, other: &Self) -> bool {
+        let Self {
+            uid: _,
+            namespace: _,
+            name: _,
+            containers,
+            constraints,
+            node_policy,
+            card_policy,
+            numa_bind,
+            weights,
+            host,
+        } = self;
+        let asks = |containers: &[ContainerAsk], others: &[ContainerAsk]| {
+            containers.len() == others.len()
+                && containers
+                    .iter()
+                    .zip(others)
+                    .all(|(one, other)| (one.kind, &one.asks) == (other.kind, &other.asks))
+        };
+        asks(containers, &other.containers)
+            && (constraints, node_policy, card_policy)
+                == (&other.constraints, &other.node_policy, &other.card_policy)
+            && (numa_bind, weights, host) == (&other.numa_bind, &other.weights, &other.host)
     }
 
     /// The pod's UID.

@@ -166,7 +166,7 @@ pub(crate) struct CardKind {
     /// What the cards offer that are cut into instances.
     pub(crate) mig: Option<Arc<MigLayout>>,
     /// How many registered cards are of this kind.
-    cards: u32,
+    pub(crate) cards: u32,
 }
 
 impl CardKind {
@@ -187,6 +187,8 @@ impl CardKind {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CardKinds {
     kinds: Vec<CardKind>,
+    /// Changes with the number of cards of a kind.
+    pub(crate) generation: u64,
 }
 
 impl CardKinds {
@@ -224,11 +226,13 @@ impl CardKinds {
             }
         }
         self.kinds[place].cards += 1;
+        self.generation += 1;
         Ok(place as u16)
     }
 
     /// Counts one card less.
     pub(crate) fn remove(&mut self, kind: u16) {
         self.kinds[usize::from(kind)].cards -= 1;
+        self.generation += 1;
     }
 }

@@ -7,12 +7,14 @@ use crate::booking::{Booking, BookingState, Bookings, Claim, Share};
 use crate::card::{Amount, Card, CardKinds, CardSpec};
 use crate::decision::Decision;
 use crate::family::Families;
+use crate::host::HostAmount;
 use crate::mig::MigInstance;
 use crate::node::{validate_inventory, Node, Nodes};
 use crate::pair_scores::{CardScores, PairScores};
 use crate::quota::Quotas;
 use crate::search::{Candidates, Search};
 use crate::views::{BookingView, BoundPod, CardView};
+use crate::workload::{Workload, WorkloadShape};
 
 /// The kept state.
 #[derive(Clone)]
@@ -23,6 +25,7 @@ pub struct Cluster {
     pub(crate) bookings: Bookings,
     pub(crate) quotas: Quotas,
     pub(crate) search: Search,
+    pub(crate) workload: Workload,
 }
 
 impl Cluster {
@@ -35,6 +38,7 @@ impl Cluster {
             bookings: Bookings::default(),
             quotas: Quotas::default(),
             search: Search::default(),
+            workload: Workload::default(),
         }
     }
 
@@ -97,6 +101,7 @@ impl Cluster {
         let Some(place) = self.nodes.find(name).filter(|place| self.nodes[*place].registered) else {
             return false;
         };
+        self.nodes[place].host = None;
         self.rebuild(place, |node, _| node.unregister());
         self.nodes.drop_if_unused(place);
         true
@@ -104,6 +109,7 @@ impl Cluster {
 
     /// Changes a node's inventory and books its pods anew on it.
     fn rebuild(&mut self, place: u32, change: impl FnOnce(&mut Node, &CardKinds)) {
+        self.count_bookings_of(place, false);
         let node = &mut self.nodes[place];
         let ids: Vec<Arc<str>> = node.known.iter().map(|card| card.id.clone()).collect();
         for card in &node.cards {
@@ -125,7 +131,17 @@ impl Cluster {
             let node = &mut self.nodes[place];
             node.shift_booking(booking, true);
         }
+        self.count_bookings_of(place, true);
         self.nodes.refresh(place);
+    }
+
+    /// Counts the pods of a node among those booked, or takes them out.
+    fn count_bookings_of(&mut self, place: u32, adds: bool) {
+        let node = &self.nodes[place];
+        for number in &node.bookings {
+            let held = &self.bookings.slots[*number].held;
+            self.workload.booked.count(held, node, &self.families, adds);
+        }
     }
 
     /// Sets a card's health. False when the node has not registered such a card.
@@ -135,6 +151,31 @@ impl Cluster {
         card.faults.unhealthy = !healthy;
         self.nodes.refresh(place);
         true
+    }
+
+    /// Says what of a node's host is free; None: not known, which is how a node begins. False when there is no such
+    /// node. The engine keeps no account of it: say it again whenever it changes.
+    pub fn set_node_host(&mut self, node: &str, free: Option<HostAmount>) -> bool {
+        let Some(place) = self.nodes.find(node) else { return false };
+        if self.nodes[place].host != free {
+            self.nodes[place].host = free;
+            self.nodes.refresh(place);
+        }
+        true
+    }
+
+    /// Sets the pods that the policy `fgd` expects; None: as those that are booked.
+    pub fn set_workload(&mut self, shapes: Option<Vec<WorkloadShape>>) {
+        self.workload.set(shapes);
+    }
+
+    /// How many free cards of a node a pod of the workload finds useless, in the mean. None for an unknown node.
+    pub fn fragmentation(&mut self, node: &str) -> Option<f64> {
+        let place = self.nodes.find(node)?;
+        let fragments = &mut self.search.demands.fragments;
+        fragments.prepare(&self.workload, &self.families, &self.kinds);
+        let value = fragments.fragmentation((place, self.nodes.version(place)), &self.nodes[place]);
+        Some(fragments.in_cards(value))
     }
 
     /// Names of the registered nodes, sorted.
@@ -292,8 +333,16 @@ impl Cluster {
     }
 
     fn decide(&mut self, pod: &PodAsk, candidates: Candidates<'_>) -> Arc<Decision> {
-        self.search.prepare(pod, &self.families, &self.kinds, &self.quotas);
+        self.prepare(pod);
         self.search.decide(&self.nodes, pod, candidates)
+    }
+
+    /// Makes the search ready for a pod.
+    pub(crate) fn prepare(&mut self, pod: &PodAsk) {
+        self.search.prepare(pod, &self.families, &self.kinds, &self.quotas);
+        if pod.looks_at_fragmentation() {
+            self.search.demands.fragments.prepare(&self.workload, &self.families, &self.kinds);
+        }
     }
 
     /// Runs `look` while the pod's own booking is lifted.
@@ -323,6 +372,7 @@ impl Cluster {
         let booking = &mut self.bookings.slots[number];
         let node = &mut self.nodes[booking.node];
         node.shift_booking(booking, adds);
+        self.workload.booked.count(&booking.held, node, &self.families, adds);
         self.nodes.refresh(booking.node);
         if !adds {
             for charge in booking.charges.drain(..) {

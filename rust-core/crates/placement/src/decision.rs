@@ -46,6 +46,14 @@ pub(crate) struct Row {
     pub(crate) never: bool,
 }
 
+/// One of the best nodes.
+#[derive(Clone, Copy, Debug)]
+struct Best {
+    node: u32,
+    score: f32,
+    growth: i64,
+}
+
 pub(crate) const FITS: u32 = u32::MAX;
 
 /// A decision about one pod. Texts and lists are made when they are asked for.
@@ -57,7 +65,7 @@ pub struct Decision {
     pub(crate) tallies: Vec<(Tally, usize)>,
     tally_places: HashTable<u32>,
     pub(crate) unregistered: Vec<String>,
-    best: Vec<(u32, f32)>,
+    best: Vec<Best>,
     shares: Vec<PlacedShare>,
     notes: Notes,
     fitting: usize,
@@ -83,14 +91,17 @@ impl Decision {
         self.names = Arc::default();
     }
 
-    pub(crate) fn add_fitting(&mut self, node: u32, score: f32, policy: NodePolicy) {
+    /// `growth` is 0 unless the policy looks at fragmentation.
+    pub(crate) fn add_fitting(&mut self, node: u32, score: f32, growth: i64, policy: NodePolicy) {
         self.fitting += 1;
         self.rows.push(Row { node, score, tally: FITS, never: false });
         let names = &self.names;
-        let before = |other: &(u32, f32)| {
-            policy
-                .compare(other.1, score)
-                .then_with(|| names[other.0 as usize].cmp(&names[node as usize]))
+        let before = |other: &Best| {
+            other
+                .growth
+                .cmp(&growth)
+                .then_with(|| policy.compare(other.score, score))
+                .then_with(|| names[other.node as usize].cmp(&names[node as usize]))
                 .is_lt()
         };
         if self.best.len() == BEST_COUNT && self.best.last().is_some_and(before) {
@@ -98,7 +109,7 @@ impl Decision {
         }
         self.best.truncate(BEST_COUNT - 1);
         let place = self.best.partition_point(before);
-        self.best.insert(place, (node, score));
+        self.best.insert(place, Best { node, score, growth });
     }
 
     pub(crate) fn add_failing(&mut self, node: u32, mut tally: Tally) {
@@ -151,7 +162,7 @@ impl Decision {
     }
 
     pub(crate) fn winner(&self) -> Option<u32> {
-        self.best.first().map(|(node, _)| *node)
+        self.best.first().map(|best| best.node)
     }
 
     /// Sets, for each node that does not fit, whether it never would. None: counting has told.
@@ -167,7 +178,7 @@ impl Decision {
 
     /// The chosen node with its score before this pod, or None when the pod fits nowhere.
     pub fn chosen(&self) -> Option<(&str, f32)> {
-        self.best.first().map(|(node, score)| (self.name(*node), *score))
+        self.best.first().map(|best| (self.name(best.node), best.score))
     }
 
     /// The shares, containers in their order.
@@ -177,7 +188,7 @@ impl Decision {
 
     /// At most ten nodes, best first.
     pub fn best(&self) -> impl Iterator<Item = (&str, f32)> {
-        self.best.iter().map(|(node, score)| (self.name(*node), *score))
+        self.best.iter().map(|best| (self.name(best.node), best.score))
     }
 
     /// How many candidates fit.

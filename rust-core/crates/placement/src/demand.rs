@@ -4,6 +4,7 @@ use crate::ask::{Ask, CardConstraint, ContainerKind, PodAsk};
 use crate::card::{Amount, CardKind, CardKinds, Faults, ScannedCard};
 use crate::check::{failed_checks, Check, KindNeed};
 use crate::family::{Families, Family, MemoryNeed};
+use crate::fgd::Fragments;
 use crate::mig::{MigLayout, PlacementRule};
 use crate::quota::Quotas;
 use crate::selection::{ByPairScores, First, Selection};
@@ -123,6 +124,8 @@ pub(crate) struct Demands {
     needs: Vec<KindNeed>,
     kind_count: usize,
     pub(crate) unwalkable: Option<Unwalkable>,
+    /// Read and used where a policy of the pod names `fgd`.
+    pub(crate) fragments: Fragments,
 }
 
 impl Demands {

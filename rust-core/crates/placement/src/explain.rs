@@ -63,7 +63,7 @@ impl Cluster {
     /// Asks each candidate about a pod, nodes sorted by name, and leaves the state as it is.
     pub fn explain(&mut self, pod: &PodAsk, candidates: Candidates<'_>) -> Vec<NodeVerdict> {
         self.without_booking(&pod.uid, |cluster| {
-            cluster.search.prepare(pod, &cluster.families, &cluster.kinds, &cluster.quotas);
+            cluster.prepare(pod);
             let mut names: Vec<String> = match candidates {
                 Candidates::All => cluster.nodes().into_iter().map(String::from).collect(),
                 Candidates::Named(names) => names.iter().map(|name| (*name).to_string()).collect(),

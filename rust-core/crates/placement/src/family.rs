@@ -97,6 +97,16 @@ impl Families {
         &self.0
     }
 
+    /// The number of the family of a word.
+    pub(crate) fn number_of(&self, word: &str) -> Option<u16> {
+        self.0.iter().position(|family| *family.word == *word).map(|number| number as u16)
+    }
+
+    /// The family of a number.
+    pub(crate) fn at(&self, number: u16) -> &Family {
+        &self.0[usize::from(number)]
+    }
+
     /// The family of a word.
     pub(crate) fn find(&self, word: &str) -> Option<&Family> {
         self.0.iter().find(|family| *family.word == *word)

@@ -5,6 +5,7 @@ use crate::cluster::Cluster;
 use crate::mig::MIG_SLICES;
 use crate::node::{Node, UNREGISTERED};
 use crate::score::node_score;
+use crate::workload::BookedShapes;
 
 impl Cluster {
     /// Every difference between a kept value and its recomputation from the bookings; empty when all is well.
@@ -15,6 +16,7 @@ impl Cluster {
         }
         self.check_bookings(&mut faults);
         self.check_quotas(&mut faults);
+        self.check_workload(&mut faults);
         faults
     }
 
@@ -145,6 +147,18 @@ impl Cluster {
         }
         if listed != self.bookings.count() {
             faults.push(format!("{} bookings, but nodes list {listed}", self.bookings.count()));
+        }
+    }
+
+    fn check_workload(&self, faults: &mut Vec<String>) {
+        let mut booked = BookedShapes::default();
+        for (_, node) in self.nodes.all() {
+            for number in &node.bookings {
+                booked.count(&self.bookings.slots[*number].held, node, &self.families, true);
+            }
+        }
+        if !booked.counts_as(&self.workload.booked) {
+            faults.push("the shapes of booked pods are not those of the bookings".into());
         }
     }
 

@@ -24,6 +24,9 @@ mod demand;
 mod explain;
 mod failed;
 mod family;
+mod fgd;
+mod growths;
+mod host;
 mod invariants;
 mod mig;
 mod mig_use;
@@ -42,6 +45,7 @@ mod tally;
 mod usage;
 mod views;
 mod walk;
+mod workload;
 
 pub use ask::{
     Ask, CardConstraint, ContainerAsk, ContainerKind, InvalidInput, PodAsk, Weights, MAX_CORES_PERCENT,
@@ -54,6 +58,7 @@ pub use decision::{Decision, PlacedShare, BEST_COUNT};
 pub use explain::{CardVerdict, NodeVerdict};
 pub use failed::FailedNodes;
 pub use family::{Families, Family};
+pub use host::HostAmount;
 pub use mig::{MigInstance, MigPlacement, MigProfile, MIG_SLICES};
 pub use note::{Note, Notes, NOTES};
 pub use pair_scores::CardScores;
@@ -62,3 +67,4 @@ pub use reason::{Reason, ReasonRow, REASONS};
 pub use search::Candidates;
 pub use tally::reasons_text;
 pub use views::{BookingView, BoundClaim, BoundPod, BoundShare, CardView};
+pub use workload::WorkloadShape;

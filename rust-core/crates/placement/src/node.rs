@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::ask::InvalidInput;
 use crate::booking::Booking;
 use crate::card::{Amount, Card, CardKinds, CardSpec, Faults, ScannedCard};
+use crate::host::HostAmount;
 use crate::mig::{MigChoice, MigInstance};
 use crate::mig_use::{HeldSlices, SliceUse};
 use crate::names::{NameIndex, Slots};
@@ -40,6 +41,8 @@ pub(crate) struct Node {
     pub(crate) pair_scores: PairScores,
     /// Places of the bookings on this node, in no order.
     pub(crate) bookings: Vec<u32>,
+    /// What of its host is free, where that is known.
+    pub(crate) host: Option<HostAmount>,
 }
 
 impl Node {
@@ -207,6 +210,8 @@ pub(crate) struct Nodes {
     /// Names by place, shared with the decisions that speak of them.
     names: Arc<Vec<Arc<str>>>,
     scanned: Vec<ScannedNode>,
+    /// By place: how often the node has changed.
+    versions: Vec<u64>,
     cards: Vec<ScannedCard>,
     /// Rows of `cards` that no node uses.
     unused_cards: usize,
@@ -238,6 +243,7 @@ impl Nodes {
             names.resize(names.len().max(place as usize + 1), "".into());
             names[place as usize] = name.into();
             self.scanned.resize(names.len(), ScannedNode::default());
+            self.versions.resize(names.len(), 1);
             self.index.insert(place, name);
             place
         })
@@ -257,6 +263,7 @@ impl Nodes {
     /// Brings what scans read of a node up to date. Call it after every change of the node.
     pub(crate) fn refresh(&mut self, place: u32) {
         let node = &self.slots[place];
+        self.versions[place as usize] += 1;
         let scanned = &mut self.scanned[place as usize];
         if usize::from(scanned.card_count) != node.cards.len() {
             self.unused_cards += usize::from(scanned.card_count);
@@ -286,6 +293,11 @@ impl Nodes {
         }
         self.cards = cards;
         self.unused_cards = 0;
+    }
+
+    /// Changes with everything of the node that `refresh` is called for; never 0.
+    pub(crate) fn version(&self, place: u32) -> u64 {
+        self.versions[place as usize]
     }
 
     pub(crate) fn scanned(&self) -> &[ScannedNode] {

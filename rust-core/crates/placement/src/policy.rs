@@ -12,23 +12,25 @@ pub enum NodePolicy {
     Binpack,
     /// The emptiest.
     Spread,
+    /// The one whose fragmentation grows least; among equals the fullest.
+    Fgd,
 }
 
 impl NodePolicy {
-    /// Any word but `spread` means binpack.
+    /// Any word but `spread` and `fgd` means binpack.
     pub fn parse(word: &str) -> Self {
-        if word == "spread" {
-            Self::Spread
-        } else {
-            Self::Binpack
+        match word {
+            "spread" => Self::Spread,
+            "fgd" => Self::Fgd,
+            _ => Self::Binpack,
         }
     }
 
-    /// Less: the node with score `left` is preferred.
+    /// Less: the node with score `left` is preferred, as far as scores decide.
     pub(crate) fn compare(self, left: f32, right: f32) -> Ordering {
         let ascending = left.partial_cmp(&right).unwrap_or(Ordering::Equal);
         match self {
-            Self::Binpack => ascending.reverse(),
+            Self::Binpack | Self::Fgd => ascending.reverse(),
             Self::Spread => ascending,
         }
     }
@@ -43,6 +45,7 @@ pub(crate) enum SortKey {
     NumaDescending,
     UsedSlotsDescending,
     IndexAscending,
+    GrowthDescending,
 }
 
 /// What the keys look at.
@@ -52,6 +55,8 @@ pub(crate) struct CardRank {
     pub(crate) numa: i32,
     pub(crate) used_slots: i64,
     pub(crate) index: u32,
+    /// By how much the share makes the node's fragmentation grow; 0 unless the policy names `fgd`.
+    pub(crate) growth: i64,
     /// Place in the order before; decides among equals, which keeps the order stable.
     pub(crate) place: u16,
 }
@@ -66,12 +71,14 @@ impl SortKey {
             Self::NumaDescending => right.numa.cmp(&left.numa),
             Self::UsedSlotsDescending => right.used_slots.cmp(&left.used_slots),
             Self::IndexAscending => left.index.cmp(&right.index),
+            Self::GrowthDescending => right.growth.cmp(&left.growth),
         }
     }
 }
 
 use SortKey::{
-    IndexAscending, NumaAscending, NumaDescending, ScoreAscending, ScoreDescending, UsedSlotsDescending,
+    GrowthDescending, IndexAscending, NumaAscending, NumaDescending, ScoreAscending, ScoreDescending,
+    UsedSlotsDescending,
 };
 
 /// A word that stands alone, with its keys without and with NUMA binding.
@@ -82,7 +89,7 @@ struct SinglePolicy {
 }
 
 /// Single words. Words that are not here order cards as `spread` does.
-const SINGLE: [SinglePolicy; 3] = [
+const SINGLE: [SinglePolicy; 4] = [
     SinglePolicy {
         word: "spread",
         keys: &[ScoreDescending, NumaAscending],
@@ -98,11 +105,20 @@ const SINGLE: [SinglePolicy; 3] = [
         keys: &[UsedSlotsDescending, NumaAscending],
         numa_bound_keys: &[UsedSlotsDescending, NumaAscending],
     },
+    SinglePolicy {
+        word: "fgd",
+        keys: &[GrowthDescending, ScoreAscending, NumaAscending],
+        numa_bound_keys: &[NumaDescending, GrowthDescending, ScoreAscending],
+    },
 ];
 
 /// Words that order cards inside a comma chain; others have no key there.
-const CHAIN: [(&str, SortKey); 3] =
-    [("binpack", ScoreAscending), ("spread", ScoreDescending), ("numa", NumaAscending)];
+const CHAIN: [(&str, SortKey); 4] = [
+    ("binpack", ScoreAscending),
+    ("spread", ScoreDescending),
+    ("numa", NumaAscending),
+    ("fgd", GrowthDescending),
+];
 
 /// Which cards of a node are preferred, and what the policy forbids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,7 +208,7 @@ mod tests {
 
     #[test]
     fn words_give_their_keys() {
-        let cases: [(&str, bool, &[SortKey]); 12] = [
+        let cases: [(&str, bool, &[SortKey]); 15] = [
             ("binpack", false, &[ScoreAscending, NumaAscending]),
             ("binpack", true, &[NumaDescending, ScoreAscending]),
             ("spread", false, &[ScoreDescending, NumaAscending]),
@@ -200,6 +216,9 @@ mod tests {
             ("Binpack", false, &[ScoreDescending, NumaAscending]),
             ("", true, &[NumaAscending, ScoreDescending]),
             ("mutex", true, &[UsedSlotsDescending, NumaAscending]),
+            ("fgd", false, &[GrowthDescending, ScoreAscending, NumaAscending]),
+            ("fgd", true, &[NumaDescending, GrowthDescending, ScoreAscending]),
+            ("numa,fgd", false, &[NumaAscending, GrowthDescending, IndexAscending]),
             ("numa", false, &[NumaAscending, IndexAscending]),
             ("binpack, numa,binpack", false, &[ScoreAscending, NumaAscending, IndexAscending]),
             ("binpack,numa", true, &[NumaAscending, ScoreAscending, IndexAscending]),

@@ -8,7 +8,9 @@ use crate::count::count_fitting;
 use crate::decision::{Decision, PlacedShare};
 use crate::demand::{Demand, Demands};
 use crate::family::Families;
+use crate::growths::Growths;
 use crate::node::Nodes;
+use crate::policy::NodePolicy;
 use crate::quota::Quotas;
 use crate::tally::Tally;
 use crate::walk::{Base, Nobody, Taken, Walk};
@@ -45,6 +47,7 @@ pub(crate) struct Search {
     counts_first: bool,
     /// There is no other ask. Nodes with cards that are cut into instances are walked all the same.
     counts_all: bool,
+    growths: Growths,
 }
 
 impl Clone for Search {
@@ -61,6 +64,33 @@ impl Search {
         let countable = !pod.numa_bind && self.demands.unwalkable.is_none();
         self.counts_first = countable && self.demands.quota_cannot_bind_first();
         self.counts_all = self.counts_first && self.demands.list.len() == 1;
+    }
+
+    /// Turns to the kept growths of the prepared pod, where its choice of cards follows from node and request alone.
+    fn turn_to_growths(&mut self, nodes: &Nodes, pod: &PodAsk) {
+        let epoch = self.demands.fragments.epoch;
+        if self.counts_all || self.demands.list.is_empty() {
+            self.growths.turn_to(pod, nodes.scanned().len(), epoch);
+        } else {
+            self.growths.turn_away();
+        }
+    }
+
+    /// By how much the fragmentation of a node grows, on which the prepared pod was just found to fit.
+    fn growth(&mut self, nodes: &Nodes, place: u32, pod: &PodAsk) -> i64 {
+        let version = nodes.version(place);
+        if let Some(growth) = self.growths.known(place, version) {
+            return growth;
+        }
+        let node = &nodes[place];
+        if self.counts_all {
+            let fits = self.walk.fit(node, pod, &mut self.demands, Base::Present, &mut Nobody);
+            debug_assert!(fits.is_ok(), "count and walk disagree: {fits:?}");
+        }
+        let fragments = &mut self.demands.fragments;
+        let growth = fragments.growth_of_node((place, version), node, self.walk.pod_use(), pod.host);
+        self.growths.keep(place, version, growth);
+        growth
     }
 
     /// Before names change: a kept decision must not hold the old ones.
@@ -131,12 +161,19 @@ impl Search {
                 }
             }
         }
+        let looks_at_growth = pod.node_policy == NodePolicy::Fgd;
+        if looks_at_growth {
+            self.turn_to_growths(nodes, pod);
+        }
         // In the order of memory, whatever the order of the names.
         for (place, node) in nodes.scanned().iter().enumerate() {
             if (all && node.registered) || self.wanted[place] == self.searches {
                 let place = place as u32;
                 match self.fits(nodes, place, pod) {
-                    Ok(()) => decision.add_fitting(place, node.score, pod.node_policy),
+                    Ok(()) => {
+                        let growth = if looks_at_growth { self.growth(nodes, place, pod) } else { 0 };
+                        decision.add_fitting(place, node.score, growth, pod.node_policy);
+                    }
                     Err(tally) => decision.add_failing(place, tally),
                 }
             }

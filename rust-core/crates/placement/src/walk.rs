@@ -168,7 +168,7 @@ impl Walk {
     }
 
     /// Ranks every card once for all asks of a container.
-    fn rank(&mut self, node: &Node, demands: &Demands, opening: usize, base: Base, pod: &PodAsk) {
+    fn rank(&mut self, node: &Node, demands: &mut Demands, opening: usize, base: Base, pod: &PodAsk) {
         let container = demands.list[opening].container;
         let kind = demands.list[opening].kind;
         self.ranks.clear();
@@ -190,9 +190,44 @@ impl Walk {
                 numa: card.numa,
                 used_slots: used.slots,
                 index: card.index,
+                growth: 0,
                 place: 0,
             });
         }
+        if pod.card_policy.fgd && base == Base::Present {
+            self.rank_fragmentation(node, demands, opening, pod);
+        }
+    }
+
+    /// Ranks every card by how much the fragmentation grows when it gives its share to the container.
+    fn rank_fragmentation(&mut self, node: &Node, demands: &mut Demands, opening: usize, pod: &PodAsk) {
+        demands.fragments.look_at(node, &self.pod_use, pod.host);
+        let opens = demands.list[opening];
+        for (position, card) in node.cards.iter().enumerate() {
+            let need = demands.list[opening..]
+                .iter()
+                .take_while(|demand| demand.container == opens.container)
+                .map(|demand| demands.needs(demand)[usize::from(card.kind)])
+                .find(|need| need.candidate);
+            let Some(need) = need else { continue };
+            let held = self.pod_use[position];
+            let alike = |other: usize| {
+                let (before, after) = (&node.cards[other], self.pod_use[other]);
+                (before.kind, before.used, before.faults, after) == (card.kind, card.used, card.faults, held)
+            };
+            self.ranks[position].growth = if let Some(other) = (0..position).find(|other| alike(*other)) {
+                self.ranks[other].growth
+            } else {
+                let share = Amount::new(need.memory_mib, need.cores_percent, 1);
+                let with_share = held.with(opens.container, opens.kind, share);
+                demands.fragments.growth_of_card(node, position, held, with_share)
+            };
+        }
+    }
+
+    /// What the pod of the last walk holds, by card.
+    pub(crate) fn pod_use(&self) -> &[PodUse] {
+        &self.pod_use
     }
 
     fn sort(&mut self, pod: &PodAsk) {

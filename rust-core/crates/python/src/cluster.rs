@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use placement::{
     BookingState, BookingView, BoundClaim, BoundPod, Candidates, CardScores, CardSpec, CardView, Families,
+    HostAmount,
 };
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
@@ -16,6 +17,7 @@ use crate::family::Family;
 use crate::mig::{write_place, MigClaim, MigProfile, Place};
 use crate::snapshot;
 use crate::values::{Card, ContainerSlices, PodAsk};
+use crate::workload::WorkloadShape;
 
 /// One card with what is booked on it.
 #[pyclass(frozen, get_all, module = "hami_engine")]
@@ -142,6 +144,28 @@ impl Cluster {
     /// False when the node has not registered such a card. The next `set_node` decides again.
     fn set_card_health(&self, py: Python<'_>, node: &str, card_id: &str, healthy: bool) -> PyResult<bool> {
         self.0.short(py, |cluster| cluster.set_card_health(node, card_id, healthy))
+    }
+
+    /// What of a node's host is free: thousandths of a core and MiB. None: not known. False when there is no such node.
+    ///
+    /// Only the policy `fgd` looks at it, and no pod is refused for it. The engine keeps no account of it: say it again
+    /// whenever it changes.
+    #[pyo3(signature = (node, free))]
+    fn set_node_host(&self, py: Python<'_>, node: &str, free: Option<(i64, i64)>) -> PyResult<bool> {
+        let free = free.map(|(cpu, memory)| HostAmount::new(cpu, memory)).transpose().map_err(invalid)?;
+        self.0.short(py, |cluster| cluster.set_node_host(node, free))
+    }
+
+    /// The pods that the policy `fgd` expects. None: pods like those that are booked.
+    #[pyo3(signature = (shapes))]
+    fn set_workload(&self, py: Python<'_>, shapes: Option<Vec<PyRef<'_, WorkloadShape>>>) -> PyResult<()> {
+        let shapes = shapes.map(|shapes| shapes.iter().map(|shape| shape.0.clone()).collect());
+        self.0.short(py, |cluster| cluster.set_workload(shapes))
+    }
+
+    /// How many free cards of a node an expected pod finds useless, in the mean. None for an unknown node.
+    fn fragmentation(&self, py: Python<'_>, node: &str) -> PyResult<Option<f64>> {
+        self.0.short(py, |cluster| cluster.fragmentation(node))
     }
 
     /// Names of the registered nodes, sorted.

@@ -11,6 +11,7 @@ mod family;
 mod mig;
 mod snapshot;
 mod values;
+mod workload;
 
 use pyo3::prelude::*;
 
@@ -32,4 +33,6 @@ mod _engine {
     use super::mig::{MigClaim, MigProfile};
     #[pymodule_export]
     use super::values::{Ask, Card, CardConstraint, ContainerAsk, ContainerSlices, PodAsk, Slice};
+    #[pymodule_export]
+    use super::workload::WorkloadShape;
 }

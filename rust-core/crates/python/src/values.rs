@@ -1,6 +1,6 @@
 //! What goes into the engine.
 
-use placement::{BoundShare, CardSpec, ContainerKind, PlacedShare, Weights};
+use placement::{BoundShare, CardSpec, ContainerKind, HostAmount, PlacedShare, Weights};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -70,7 +70,7 @@ impl Card {
 
 /// What one container asks of one vendor, per card.
 #[pyclass(frozen, module = "hami_engine")]
-pub(crate) struct Ask(placement::Ask);
+pub(crate) struct Ask(pub(crate) placement::Ask);
 
 #[pymethods]
 impl Ask {
@@ -105,7 +105,7 @@ impl ContainerAsk {
 
 /// Which cards of a vendor a pod accepts.
 #[pyclass(frozen, module = "hami_engine")]
-pub(crate) struct CardConstraint(placement::CardConstraint);
+pub(crate) struct CardConstraint(pub(crate) placement::CardConstraint);
 
 #[pymethods]
 impl CardConstraint {
@@ -129,7 +129,7 @@ pub(crate) struct PodAsk(pub(crate) placement::PodAsk);
 #[pymethods]
 impl PodAsk {
     #[new]
-    #[pyo3(signature = (*, uid, namespace, name, containers, node_policy="binpack", card_policy="spread", numa_bind=false, constraints=None, weights=(1, 1, 1)))]
+    #[pyo3(signature = (*, uid, namespace, name, containers, node_policy="binpack", card_policy="spread", numa_bind=false, constraints=None, weights=(1, 1, 1), host=(0, 0)))]
     #[allow(clippy::too_many_arguments, reason = "keywords of a value")]
     fn new(
         uid: &str,
@@ -141,12 +141,14 @@ impl PodAsk {
         numa_bind: bool,
         constraints: Option<Bound<'_, PyDict>>,
         weights: (i64, i64, i64),
+        host: (i64, i64),
     ) -> PyResult<Self> {
         let containers = containers.into_iter().map(|container| container.0.clone()).collect();
         let mut pod = placement::PodAsk::new(uid, namespace, name, containers)
             .map_err(invalid)?
             .with_policies(node_policy, card_policy, numa_bind)
-            .with_weights(Weights::new(weights.0, weights.1, weights.2).map_err(invalid)?);
+            .with_weights(Weights::new(weights.0, weights.1, weights.2).map_err(invalid)?)
+            .with_host(HostAmount::new(host.0, host.1).map_err(invalid)?);
         for (vendor, constraint) in constraints.into_iter().flatten() {
             let constraint: PyRef<'_, CardConstraint> = constraint.extract()?;
             pod = pod.with_constraint(&vendor.extract::<String>()?, constraint.0.clone());

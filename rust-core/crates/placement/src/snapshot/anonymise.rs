@@ -65,7 +65,10 @@ impl Snapshot {
     }
 
     fn visit(&mut self, see: &mut impl FnMut(Named, &mut String)) {
-        let Self { format: _, version: _, families: _, nodes, quotas, bookings, operations } = self;
+        let Self { format: _, version: _, families: _, nodes, quotas, bookings, workload, operations } = self;
+        for shape in workload.iter_mut().flatten() {
+            visit_pod(&mut shape.pod, see);
+        }
         for node in nodes {
             visit_node(node, see);
         }
@@ -93,7 +96,7 @@ impl Snapshot {
 }
 
 fn visit_node(node: &mut NodeRecord, see: &mut impl FnMut(Named, &mut String)) {
-    let NodeRecord { name, cards, pair_scores } = node;
+    let NodeRecord { name, cards, pair_scores, host: _ } = node;
     see(Named::Node, name);
     for (mut card_id, peers) in std::mem::take(pair_scores) {
         see(Named::Card, &mut card_id);
@@ -187,6 +190,7 @@ fn visit_pod(pod: &mut PodAsk, see: &mut impl FnMut(Named, &mut String)) {
         card_policy: _,
         numa_bind: _,
         weights: _,
+        host: _,
     } = pod;
     see(Named::Uid, uid);
     see(Named::Namespace, namespace);

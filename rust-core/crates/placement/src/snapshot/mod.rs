@@ -22,8 +22,10 @@ use crate::ask::{ContainerKind, InvalidInput};
 use crate::booking::BookingState;
 use crate::card::CardSpec;
 use crate::family::Family;
+use crate::host::HostAmount;
 use crate::mig::MigInstance;
 use crate::views::BoundClaim;
+use crate::workload::WorkloadShape;
 
 pub use answer::Answer;
 pub use operation::{Operation, Question};
@@ -47,6 +49,9 @@ pub struct Snapshot {
     pub quotas: Vec<QuotaRecord>,
     /// What pods hold, by UID.
     pub bookings: Vec<BookingRecord>,
+    /// The pods that the policy `fgd` expects. None: as those that are booked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Vec<WorkloadShape>>,
     /// To be done with the state, in this order.
     #[serde(default)]
     pub operations: Vec<Operation>,
@@ -63,6 +68,9 @@ pub struct NodeRecord {
     /// How well a card is connected with its peers, by their ids. Empty: the node tells none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pair_scores: BTreeMap<String, BTreeMap<String, i64>>,
+    /// What of its host is free. None: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostAmount>,
 }
 
 /// Limits of one namespace and vendor. None: no limit.
@@ -195,6 +203,9 @@ pub fn read(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
         return Err(SnapshotError::Version(header.version));
     }
     let mut snapshot: Snapshot = parse(bytes)?;
+    for (number, shape) in snapshot.workload.iter_mut().flatten().enumerate() {
+        shape.settle().map_err(invalid(|| format!("workload[{number}]")))?;
+    }
     for (number, operation) in snapshot.operations.iter_mut().enumerate() {
         operation.settle().map_err(invalid(|| format!("operations[{number}]")))?;
     }

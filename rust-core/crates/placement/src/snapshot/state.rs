@@ -7,6 +7,7 @@ use crate::ask::{ContainerKind, InvalidInput};
 use crate::booking::{Booking, BookingState, Claim, Share};
 use crate::cluster::Cluster;
 use crate::family::Families;
+use crate::host::HostAmount;
 use crate::pair_scores::CardScores;
 use crate::views::{BoundClaim, BoundPod, BoundShare};
 
@@ -14,7 +15,7 @@ impl Cluster {
     /// What went into this state, sorted: equal states give equal snapshots.
     pub fn snapshot(&self) -> Snapshot {
         // A new part of the state must be named here: it is an input that the snapshot holds, or it follows from them.
-        let Self { families, nodes: _, kinds: _, bookings: _, quotas: _, search: _ } = self;
+        let Self { families, nodes: _, kinds: _, bookings: _, quotas: _, search: _, workload } = self;
         Snapshot {
             format: FORMAT.into(),
             version: VERSION,
@@ -22,6 +23,7 @@ impl Cluster {
             nodes: self.nodes().into_iter().map(|name| self.node_record(name)).collect(),
             quotas: self.quota_records(),
             bookings: self.booking_records(),
+            workload: workload.given.clone(),
             operations: Vec::new(),
         }
     }
@@ -54,6 +56,7 @@ impl Cluster {
             }
             cluster.restore(booking).map_err(invalid(path))?;
         }
+        cluster.set_workload(snapshot.workload.clone());
         Ok(cluster)
     }
 
@@ -61,18 +64,23 @@ impl Cluster {
         let cards = self.node_cards(name).into_iter().map(|card| card.spec).collect();
         let scores = self.node_pair_scores(name).into_iter();
         let pair_scores = scores.map(|(card_id, peers)| (card_id, peers.into_iter().collect())).collect();
-        NodeRecord { name: name.into(), cards, pair_scores }
+        let host = self.nodes.find(name).and_then(|place| self.nodes[place].host);
+        NodeRecord { name: name.into(), cards, pair_scores, host }
     }
 
     pub(super) fn register(&mut self, node: &NodeRecord) -> Result<(), InvalidInput> {
-        let NodeRecord { name, cards, pair_scores } = node;
+        let NodeRecord { name, cards, pair_scores, host } = node;
         let scores: Vec<CardScores> = pair_scores
             .iter()
             .map(|(card_id, peers)| {
                 (card_id.clone(), peers.iter().map(|(id, score)| (id.clone(), *score)).collect())
             })
             .collect();
-        self.set_node_with_pair_scores(name, cards, &scores)
+        self.set_node_with_pair_scores(name, cards, &scores)?;
+        if let Some(free) = host {
+            self.set_node_host(name, Some(HostAmount::new(free.cpu_milli, free.memory_mib)?));
+        }
+        Ok(())
     }
 
     fn quota_records(&self) -> Vec<QuotaRecord> {
