@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hami_engine import Cluster
 from hami_scheduler.config import EventSettings
 from hami_sim.fake_kube import FakeKube
 from scheduler_builders import node, pod
@@ -113,3 +114,31 @@ async def test_wrong_use_is_said_in_one_line(arguments: tuple[str, ...], status:
     assert code == status
     assert problem in err
     assert "Traceback" not in err
+
+
+@pytest.mark.usefixtures("scheduler")
+async def test_a_snapshot_is_replayed_with_the_same_answers(nats_url: str, prefix: str, tmp_path: Path) -> None:
+    at = ("--server", nats_url, "--prefix", prefix)
+    plain, hidden = tmp_path / "plain.json", tmp_path / "hidden.json"
+    assert await call("snapshot", "--output", str(plain), *at) == (0, "", "")
+    code, out, _ = await call("snapshot", "--anonymise", *at)
+    assert code == 0
+    hidden.write_text(out, encoding="utf-8")
+    assert "held" not in out
+    assert "n1" not in out
+    assert Cluster.from_snapshot(plain.read_bytes()).node_cards("n1")[0].used_memory_mib == 6000
+    for file in (plain, hidden):
+        replay = [sys.executable, "-c", "from hami_engine.command import main; raise SystemExit(main())"]
+        process = await asyncio.create_subprocess_exec(*replay, "replay", str(file), stdout=asyncio.subprocess.PIPE)
+        told, _ = await process.communicate()
+        assert process.returncode == 0
+        assert b"1 decisions, 0 differ" in told
+        assert b"as recorded: none of 1 nodes fits, 0 never would: 1 CardInsufficientMemory" in told
+
+
+async def test_a_snapshot_file_that_cannot_be_written_is_named(
+    scheduler: Scheduler, nats_url: str, prefix: str
+) -> None:
+    code, _, err = await call("snapshot", "--output", "/no/such/place", "--server", nats_url, "--prefix", prefix)
+    assert (code, err.strip()) == (1, "hami-scheduler: /no/such/place: No such file or directory")
+    scheduler.check()

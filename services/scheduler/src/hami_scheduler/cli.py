@@ -1,9 +1,11 @@
-"""Commands that ask a running scheduler over NATS: `hami-scheduler explain`, `state`, `what-if`."""
+"""Commands that ask a running scheduler over NATS: `hami-scheduler explain`, `state`, `what-if`, `snapshot`."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -17,7 +19,7 @@ from hami_model import kube
 from hami_model.events import subjects
 from nats.errors import Error as NatsError
 
-from hami_scheduler.core import queries
+from hami_scheduler.core import queries, snapshots
 
 REFUSED = 1
 WRONG_USE = 2
@@ -130,6 +132,37 @@ def what_if(
         _print_slices(pod.slices)
     if not all(pod.node for pod in answer.pods):
         raise typer.Exit(REFUSED)
+
+
+def snapshot(
+    *,
+    anonymise: Annotated[
+        bool, typer.Option("--anonymise", help="Numbers in place of names and UIDs; decisions stay the same.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Else standard output.")] = None,
+    server: Server = _DEFAULT_SERVER,
+    prefix: Prefix = subjects.DEFAULT_PREFIX,
+    user: User = "",
+    password: Password = "",
+    ca_file: CaFile = "",
+) -> None:
+    """Write the engine's state to a file that `hami-engine replay` reads, with the pods that wait and why."""
+    connection = _connection(server, user, password, ca_file)
+    question = snapshots.SnapshotQuestion(anonymise=anonymise)
+    first = msgspec.json.decode(_ask(connection, prefix, "snapshot", question), type=snapshots.SnapshotAnswer)
+    parts = [first.data]
+    for number in range(1, first.parts):
+        question = snapshots.SnapshotQuestion(ticket=first.ticket, part=number)
+        payload = _ask(connection, prefix, "snapshot", question)
+        parts.append(msgspec.json.decode(payload, type=snapshots.SnapshotAnswer).data)
+    written = gzip.decompress(b"".join(parts))
+    if output is None:
+        sys.stdout.buffer.write(written)
+        return
+    try:
+        output.write_bytes(written)
+    except OSError as error:
+        _end(REFUSED, f"{output}: {error.strerror}")
 
 
 def _print_slices(slices: list[queries.HeldSlice]) -> None:

@@ -73,6 +73,7 @@ Sets = Annotated[
 app.command()(cli.explain)
 app.command()(cli.state)
 app.command(name="what-if")(cli.what_if)
+app.command()(cli.snapshot)
 
 
 @app.command()

@@ -7,7 +7,7 @@
     allocation.<namespace>.<node>.<pod-uid>.<phase>
     usage.<namespace>.<node>.<pod-uid>
     usage-node.<node>
-    query.<state|explain|what-if>
+    query.<state|explain|what-if|snapshot>
 
 Publishers pass names; readers may pass ANY for a name, which gives a subscription. A name becomes one token whatever
 it holds, so text from outside never adds a token or a wildcard.

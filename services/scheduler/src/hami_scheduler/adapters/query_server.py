@@ -19,10 +19,10 @@ from hami_model.events import subjects
 from prometheus_client import CollectorRegistry
 
 from hami_scheduler.bookkeeper import Bookkeeper
-from hami_scheduler.core import queries
+from hami_scheduler.core import queries, snapshots
 
 _PAYLOAD_MAX = 1_000_000  # NATS takes 1 MiB unless told otherwise, headers included
-_Q = TypeVar("_Q", queries.StateQuestion, queries.ExplainQuestion, queries.WhatIfQuestion)
+_Q = TypeVar("_Q", queries.StateQuestion, queries.ExplainQuestion, queries.WhatIfQuestion, snapshots.SnapshotQuestion)
 
 
 class QueryServer:
@@ -42,6 +42,7 @@ class QueryServer:
         self._prefix = prefix
         self._find_pod = find_pod
         self._changed = asyncio.Event()
+        self._snapshots = snapshots.Snapshots()
 
     def term_changed(self, _in_charge: bool) -> None:
         """Begins or ends to answer."""
@@ -70,7 +71,12 @@ class QueryServer:
     def _bus(self) -> Bus:
         # Counts of this connection would only hide those of the one that carries the events.
         bus = Bus(self._settings, name="scheduler-queries", metrics=ChassisMetrics(CollectorRegistry()))
-        endpoints = {"state": self._state, "explain": self._explain, "what-if": self._what_if}
+        endpoints = {
+            "state": self._state,
+            "explain": self._explain,
+            "what-if": self._what_if,
+            "snapshot": self._snapshot,
+        }
         bus.serve(
             MicroService(
                 name="hami-scheduler",
@@ -108,6 +114,22 @@ class QueryServer:
             return asked
         # Many pods take a while: beside the loop, which goes on answering.
         return _reply(await asyncio.to_thread(queries.what_if, self._bookkeeper.ledger, asked))
+
+    async def _snapshot(self, message: Message) -> Reply:
+        asked = _question(message, snapshots.SnapshotQuestion)
+        if isinstance(asked, Reply):
+            return asked
+        if asked.ticket:
+            part = self._snapshots.part(asked)
+            if part is None:
+                return Reply(
+                    error_code="404", error_description="this snapshot is not kept any more; ask for a new one"
+                )
+            return _reply(part)
+        cluster = self._bookkeeper.ledger.cluster
+        questions = snapshots.waiting(cluster, self._bookkeeper.rejected.values())
+        written = await asyncio.to_thread(snapshots.write, cluster, questions, anonymise=asked.anonymise)
+        return _reply(self._snapshots.keep(written))
 
 
 def _question(message: Message, into: type[_Q]) -> _Q | Reply:

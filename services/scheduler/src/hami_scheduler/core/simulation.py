@@ -16,7 +16,6 @@ import msgspec
 from hami_model import keys, kube, pair_scores, quota, register, requests
 from hami_model.device_config import DeviceConfig
 from hami_model.errors import InvalidRequestError, MalformedAnnotation
-from hami_model.ids import CardId
 from hami_model.requests import PodRequest
 
 from hami_scheduler.core import engine_values, inventory
@@ -100,10 +99,10 @@ class ClusterMaker:
                 found.update(self._read_scores(position, text))
         return found
 
-    def _decoded_scores(self, vendor: int, text: str) -> Mapping[CardId, dict[str, int]]:
+    def _decoded_scores(self, vendor: int, text: str) -> dict[str, dict[str, int]]:
         descriptor = self._config.vendors[vendor].vendor
         scores, _ = pair_scores.read(descriptor, {descriptor.pair_scores_key: text})
-        return scores
+        return {str(card_id): peers for card_id, peers in scores.items()}
 
 
 class Simulation(msgspec.Struct, frozen=True):
