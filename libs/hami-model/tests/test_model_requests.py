@@ -11,10 +11,10 @@ NVIDIA = device_config.default_config().vendor(vendors.NVIDIA)
 assert NVIDIA is not None
 
 
-def ask(**limits: str) -> CardRequest | None:
+def ask(settings: device_config.VendorSettings = NVIDIA, /, **limits: str) -> CardRequest | None:
     names = {name: f"nvidia.com/{name.replace('percentage', 'gpumem-percentage')}" for name in limits}
     table = {names[name]: text for name, text in limits.items()}
-    return requests.card_request(kube.Container(name="c", resources=kube.Resources(limits=table)), NVIDIA)
+    return requests.card_request(kube.Container(name="c", resources=kube.Resources(limits=table)), settings)
 
 
 def request(count: int, memory_mib: int = 0, percent: int | None = None, cores: int = 0) -> CardRequest:
@@ -42,6 +42,17 @@ def request(count: int, memory_mib: int = 0, percent: int | None = None, cores: 
         pytest.param({"gpu": "1", "percentage": "500m"}, request(1, percent=100), id="a fraction is not given"),
         pytest.param({"gpu": "1", "gpumem": "1000", "percentage": "50"}, request(1, 1000, 50), id="both"),
         pytest.param({"gpu": "1", "gpucores": "120"}, request(1, percent=100, cores=100), id="cores above 100"),
+        pytest.param(
+            {"gpu": "1", "gpucores": str(2**32 + 50)}, request(1, percent=100, cores=100), id="cores of 33 bits"
+        ),
+        pytest.param({"gpu": "1", "percentage": str(2**32 + 50)}, request(1, percent=100), id="percentage of 33 bits"),
+        pytest.param(
+            {"gpu": "1", "percentage": "-1"}, request(1, percent=100), id="a negative percentage is not given"
+        ),
+        pytest.param({"gpu": "1", "gpumem": "2000", "percentage": "0"}, request(1, 2000), id="memory, percentage 0"),
+        pytest.param({"gpu": "1", "gpumem": "0"}, request(1, percent=100), id="memory 0 is not given"),
+        pytest.param({"gpu": "2147483647"}, request(2**31 - 1, percent=100), id="the largest number of cards"),
+        pytest.param({"gpu": "1e0", "gpumem": "4e3"}, request(1, 4000), id="exponents are whole numbers"),
         pytest.param({"gpu": "1", "gpucores": "500m"}, request(1, percent=100), id="a fraction of cores is not given"),
     ],
 )
@@ -62,12 +73,48 @@ def test_limits_become_a_request(limits: dict[str, str], expected: CardRequest |
         {"gpu": "1", "gpumem": "much"},
         {"gpu": "500m"},
         {"gpu": "4294967297"},
+        {"gpu": "2147483648"},
+        {"gpu": "9223372036854775808"},
+        {"gpu": "1", "gpumem": "9223372036854775808"},
+        {"gpu": "1", "gpumem": "1e400"},
+        {"gpu": "1", "gpumem": "0x10"},
         {"gpu": "1", "gpucores": "-1"},
     ],
 )
 def test_what_cannot_be_understood_is_refused_with_advice(limits: dict[str, str]) -> None:
     with pytest.raises(InvalidRequestError, match=r"container c: nvidia\.com/gpu"):
         ask(**limits)
+
+
+FACTOR_2 = device_config.parse(
+    "nvidia: {resourceCountName: nvidia.com/gpu, resourceMemoryName: nvidia.com/gpumem, "
+    "resourceMemoryPercentageName: nvidia.com/gpumem-percentage, resourceCoreName: nvidia.com/gpucores, "
+    "memoryFactor: 2, defaultMemory: 512, defaultCores: 20}"
+)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        pytest.param({"gpu": "1", "gpumem": "1024"}, request(1, 2048, cores=20), id="the factor"),
+        pytest.param({"gpu": "1"}, request(1, 512, cores=20), id="the default memory is not multiplied"),
+        pytest.param({"gpu": "1", "percentage": "50"}, request(1, percent=50, cores=20), id="a percentage"),
+        pytest.param({"gpu": "1", "gpumem": "1073741823", "gpucores": "0"}, request(1, 2**31 - 2), id="the largest"),
+    ],
+)
+def test_the_configurations_factor_and_defaults(limits: dict[str, str], expected: CardRequest) -> None:
+    settings = FACTOR_2.vendor(vendors.NVIDIA)
+    assert settings is not None
+    assert ask(settings, **limits) == expected
+    with pytest.raises(InvalidRequestError, match="not between 0 and 1073741823"):
+        ask(settings, gpu="1", gpumem="1073741824")
+
+
+def test_limits_count_before_requests() -> None:
+    resources = kube.Resources(
+        limits={"nvidia.com/gpu": "2"}, requests={"nvidia.com/gpu": "3", "nvidia.com/gpumem": "700"}
+    )
+    assert requests.card_request(kube.Container(name="c", resources=resources), NVIDIA) == request(2, 700)
 
 
 @given(st.text(), st.text(), st.text(), st.text())

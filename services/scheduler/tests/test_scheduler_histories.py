@@ -27,7 +27,7 @@ from scheduler_builders import ALLOCATED_KEY, NVIDIA, Json, container, limits, n
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 NODES = {"n1": 2, "n2": 1}
 MEMORY = 10_000
-QUOTA = 16_000
+QUOTAS = [3000, 16_000, 60_000]
 
 asks = st.none() | st.builds(
     limits,
@@ -54,15 +54,25 @@ class Histories(RuleBasedStateMachine):
         self.serial = 0
         self.server: dict[str, Json] = {}
         self.unsettled: dict[str, Reservation] = {}
+        self.present = set(NODES)
+        self.quota = 16_000
         self.ledger = self._new_ledger()
 
     def _new_ledger(self) -> Ledger:
         ledger = Ledger(device_config.default_config())
-        for name, cards in NODES.items():
-            ledger.upsert_node(msgspec.convert(node(name, cards), kube.Node), self.now)
-        ledger.upsert_quota(msgspec.convert(quota("q", "default", gpumem=QUOTA), kube.ResourceQuota))
+        for name in sorted(self.present):
+            ledger.upsert_node(self._node(name), self.now)
+        ledger.upsert_quota(self._quota_object())
         ledger.adopting = False
         return ledger
+
+    def _node(self, name: str) -> kube.Node:
+        found = node(name, NODES[name])
+        found["metadata"]["resourceVersion"] = str(self.version)
+        return msgspec.convert(found, kube.Node)
+
+    def _quota_object(self) -> kube.ResourceQuota:
+        return msgspec.convert(quota("q", "default", gpumem=self.quota), kube.ResourceQuota)
 
     def _changed(self, uid: str) -> kube.Pod:
         self.version += 1
@@ -132,6 +142,29 @@ class Histories(RuleBasedStateMachine):
         self.now += timedelta(seconds=seconds)
         self.ledger.expire_old(self.now, frozenset(self.unsettled))
 
+    # ---- what happens to nodes and quotas ------------------------------------------------------------------------
+
+    @rule(name=st.sampled_from(sorted(NODES)))
+    def node_goes_or_comes_back(self, name: str) -> None:
+        """Its pods stay bound to it: they hold its cards again once it is back."""
+        self.version += 1
+        if name in self.present:
+            self.present.remove(name)
+            self.ledger.remove_node(name)
+        else:
+            self.present.add(name)
+            self.ledger.upsert_node(self._node(name), self.now)
+
+    @rule(name=st.sampled_from(sorted(NODES)), healthy=st.booleans())
+    def first_card_changes_its_health(self, name: str, healthy: bool) -> None:
+        self.ledger.set_health(name, f"{name}-0", healthy=healthy, node_version=self.version + 1)
+
+    @rule(memory=st.sampled_from(QUOTAS))
+    def quota_changes(self, memory: int) -> None:
+        """Pods that are there already keep what they hold, also above the new limit."""
+        self.quota = memory
+        self.ledger.upsert_quota(self._quota_object())
+
     # ---- what kube-scheduler asks --------------------------------------------------------------------------------
 
     @rule(uid=pods, names=st.sampled_from([["n1", "n2"], ["n2"], ["n1"], ["n3"]]))
@@ -139,7 +172,16 @@ class Histories(RuleBasedStateMachine):
         if uid in self.unsettled or self._read(uid).is_finished:
             return
         self.serial += 1
-        filter_pod(self.ledger, self._read(uid), names, allocation_id=AllocationId(f"id-{self.serial}"), now=self.now)
+        allocation_id = AllocationId(f"id-{self.serial}")
+        answer = filter_pod(self.ledger, self._read(uid), names, allocation_id=allocation_id, now=self.now)
+        if answer.reservation is None:
+            return
+        assert answer.reservation.node in self.present & set(names)
+        memory, _ = self.ledger.cluster.quota_used("default", NVIDIA)
+        adds = sum(held[0] for held in self.ledger.cluster.booked(uid).values())
+        assert memory <= self.quota or adds == 0
+        healthy = {card.card_id: card.healthy for name in NODES for card in self.ledger.cluster.node_cards(name)}
+        assert all(healthy[held.card_id] for slot in answer.reservation.slots for held in slot)
 
     @rule(uid=pods, end=st.sampled_from(["accepted", "refused", "lost-done", "lost-undone", "accepted-and-seen-first"]))
     def bind(self, uid: str, end: str) -> None:
@@ -250,9 +292,10 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def quota_used_is_what_live_pods_hold(self) -> None:
-        memory, _ = self.ledger.cluster.quota_used("default", NVIDIA)
-        assert memory == sum(each.memory_mib for used in self._charges().values() for each in used)
-        assert 0 <= memory <= QUOTA
+        held = [each for used in self._charges().values() for each in used]
+        memory = sum(each.memory_mib for each in held)
+        cores = sum(each.cores_percent for each in held)
+        assert self.ledger.cluster.quota_used("default", NVIDIA) == (memory, cores)
 
     @invariant()
     def every_container_has_one_slot_and_only_those_that_ask_hold_cards(self) -> None:
