@@ -145,7 +145,7 @@ def _filter_suspicion(row: Row) -> str | None:
         "live-cordon": _changes_cordon(row),
         "one-init-container": any(_names_a_card_twice_in_init(pod) for pod in running_pods(row)),
         "several-quotas": _limits_twice(row),
-        "quota-with-init": bool(row["pod"]["spec"].get("initContainers")) and bool(_quotas_of_pod(row)),
+        "quota-with-init": _mixes_phases(row) and bool(_quotas_of_pod(row)),
         "simulation-without-cards": row["config"].get("api") == "nodes" and not _asks_for_cards(row),
     }
     return next((kind for kind, holds in kinds.items() if holds), None)
@@ -192,13 +192,28 @@ def _quotas_of_pod(row: Row) -> list[dict[str, Any]]:
     ]
 
 
+def _mixes_phases(row: Row) -> bool:
+    """Behind an init container two containers ask, or it asks itself: their shares are told apart by phase."""
+    count = _resource_names(row["config"])["count"]
+    inits, apps = (
+        [any(count in amounts(container, table) for table in ("limits", "requests")) for container in found]
+        for found in (containers(row["pod"], (kind,)) for kind in ("initContainers", "containers"))
+    )
+    return bool(inits) and sum(apps) + any(inits) > 1
+
+
 def _limits_twice(row: Row) -> bool:
-    """Two quotas of the pod's namespace limit one resource: the smallest limit holds."""
-    limited: dict[str, set[str]] = {}
+    """Two quotas of the pod's namespace limit one resource otherwise, or one of two goes: the smallest limit holds."""
+    limited: dict[str, dict[str, set[str]]] = {}
     for quota in _quotas_of_pod(row):
-        for resource in quota["spec"].get("hard") or {}:
-            limited.setdefault(resource, set()).add(quota["metadata"]["name"])
-    return any(len(names) > 1 for resource, names in limited.items() if resource.startswith("limits."))
+        for resource, value in (quota["spec"].get("hard") or {}).items():
+            limited.setdefault(resource, {}).setdefault(quota["metadata"]["name"], set()).add(str(value))
+    goes = any(event["type"] == "quota_delete" for event in row.get("events", []))
+    return any(
+        len(names) > 1 and (goes or len(set().union(*names.values())) > 1)
+        for resource, names in limited.items()
+        if resource.startswith("limits.")
+    )
 
 
 def _asks_oddly(pod: dict[str, Any], config: dict[str, Any]) -> bool:
