@@ -108,7 +108,7 @@ impl Search {
                 return Ok(());
             }
         }
-        self.walk.fit(&nodes[place], pod, &mut self.demands, Base::Present, &mut Nobody)
+        self.walk.fits(&nodes[place], pod, &mut self.demands, Base::Present)
     }
 
     fn count_first(&self, nodes: &Nodes, place: u32, pod: &PodAsk) -> Result<(), Tally> {
@@ -126,7 +126,7 @@ impl Search {
 
     /// Whether the prepared pod would not fit on a node were it empty, healthy and uncordoned.
     pub(crate) fn never_fits(&mut self, nodes: &Nodes, place: u32, pod: &PodAsk) -> bool {
-        self.walk.fit(&nodes[place], pod, &mut self.demands, Base::Empty, &mut Nobody).is_err()
+        self.walk.fits(&nodes[place], pod, &mut self.demands, Base::Empty).is_err()
     }
 
     /// Asks every candidate about the prepared pod.

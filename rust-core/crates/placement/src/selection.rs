@@ -57,7 +57,8 @@ impl Selection for First {
 /// By the scores between the node's cards: for one card the one that is worst connected with the others, which keeps
 /// the well connected ones together; for several those that are best connected with each other.
 ///
-/// A pair is looked up from the card seen first to the one seen later; a pair without a score counts 0.
+/// A pair is looked up from the card seen first to the one seen later; a pair without a score counts 0. Where enough
+/// different cards passed none gives two shares.
 pub(crate) struct ByPairScores;
 
 impl Selection for ByPairScores {
@@ -67,6 +68,12 @@ impl Selection for ByPairScores {
 
     fn choose(&self, choice: &mut Choice<'_>) {
         let Choice { node, count, collected, notes, best_set } = choice;
+        if *count > 1 {
+            keep_different(collected, *count);
+            if collected.len() == *count {
+                return;
+            }
+        }
         let pair = |card: usize, peer: usize| {
             node.pair_scores.get(collected[card].position, collected[peer].position).map(i64::from)
         };
@@ -96,5 +103,13 @@ impl Selection for ByPairScores {
             }
         }
         collected.truncate(*count);
+    }
+}
+
+/// Leaves each card once where that is enough.
+fn keep_different(collected: &mut Vec<Collected>, enough: usize) {
+    let different = collected.iter().filter(|card| card.repeat == 0).count();
+    if different >= enough {
+        collected.retain(|card| card.repeat == 0);
     }
 }

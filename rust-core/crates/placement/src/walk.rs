@@ -131,6 +131,33 @@ impl Walk {
         base: Base,
         witness: &mut impl Witness,
     ) -> Result<(), Tally> {
+        self.collect_for_last(node, pod, demands, base, witness)?;
+        if let Some(last) = demands.list.len().checked_sub(1) {
+            self.take(node, demands, last);
+        }
+        Ok(())
+    }
+
+    /// Whether the whole pod fits on the node, without a choice of cards for its last ask.
+    pub(crate) fn fits(
+        &mut self,
+        node: &Node,
+        pod: &PodAsk,
+        demands: &mut Demands,
+        base: Base,
+    ) -> Result<(), Tally> {
+        self.collect_for_last(node, pod, demands, base, &mut Nobody)
+    }
+
+    /// Gives cards to every ask but the last, and collects for that one.
+    fn collect_for_last(
+        &mut self,
+        node: &Node,
+        pod: &PodAsk,
+        demands: &mut Demands,
+        base: Base,
+        witness: &mut impl Witness,
+    ) -> Result<(), Tally> {
         match demands.unwalkable {
             Some(Unwalkable::UnknownVendor { container }) => {
                 return Err(Tally::bare(Reason::DeviceTypeNotFound, container));
@@ -150,6 +177,9 @@ impl Walk {
         let mut apps_began = false;
         for number in 0..demands.list.len() {
             let demand = demands.list[number];
+            if let Some(before) = number.checked_sub(1) {
+                self.take(node, demands, before);
+            }
             if demand.opens_container {
                 // App containers go on with the order the one before left; each init container starts anew.
                 if demand.kind != ContainerKind::App || !apps_began {
@@ -162,7 +192,6 @@ impl Walk {
             self.sort(pod);
             witness.begins(&demand);
             self.collect(node, pod, demands, &demand, base, witness)?;
-            self.take(node, demands, number);
         }
         Ok(())
     }
@@ -318,16 +347,6 @@ impl Walk {
             tally.collected = self.collected.len() as u16;
             return Err(tally);
         }
-        if self.collected.len() > enough {
-            let collected = &mut self.collected;
-            demand.selection.choose(&mut Choice {
-                node,
-                count: enough,
-                collected,
-                notes: &mut self.notes,
-                best_set: &mut self.best_set,
-            });
-        }
         Ok(())
     }
 
@@ -399,9 +418,19 @@ impl Walk {
         }
     }
 
-    /// Gives the collected cards to the ask.
+    /// Gives the ask its cards of those collected.
     fn take(&mut self, node: &Node, demands: &mut Demands, number: usize) {
         let demand = demands.list[number];
+        let count = demand.count as usize;
+        if self.collected.len() > count {
+            demand.selection.choose(&mut Choice {
+                node,
+                count,
+                collected: &mut self.collected,
+                notes: &mut self.notes,
+                best_set: &mut self.best_set,
+            });
+        }
         let quota = &mut demands.quotas[usize::from(demand.quota)];
         for card in &self.collected {
             let pod_use = &mut self.pod_use[usize::from(card.position)];

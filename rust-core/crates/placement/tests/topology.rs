@@ -2,7 +2,7 @@
 
 mod support;
 
-use placement::{CardScores, CardSpec, Cluster, Note};
+use placement::{CardScores, CardSpec, Cluster, MigPlacement, MigProfile, Note};
 use support::{ask, card, cards, cards_of, charge, container, node_of, pod, reserve, VENDOR};
 
 /// Both directions of each pair.
@@ -160,6 +160,30 @@ fn with_numa_binding_cards_of_one_numa_node_are_chosen() {
     assert_eq!(cards_of(&reserve(&mut cluster, &two)), ["a-3", "a-2"]);
     let four = pod("p", vec![ask(4, 1, 0)]).with_policies("binpack", "topology-aware", true);
     assert_eq!(node_of(&reserve(&mut cluster, &four)), None);
+}
+
+#[test]
+fn several_shares_come_from_different_mig_cards_where_there_are_enough() {
+    // PLC-07
+    let starts = (0..7).map(|start| MigPlacement::new(start, 1).unwrap()).collect();
+    let profile = MigProfile::new("1g.5gb", 4864, 15, 1, starts).unwrap();
+    let specs: Vec<CardSpec> = cards("a", 8)
+        .into_iter()
+        .map(|card| CardSpec { mode: "mig".into(), slots: 7, mig_profiles: vec![profile.clone()], ..card })
+        .collect();
+    let scores = symmetric(&[("a-0", "a-1", 100), ("a-2", "a-3", 90)]);
+    for (count, expected) in [
+        (2, vec!["a-1", "a-0"]),
+        (4, vec!["a-3", "a-2", "a-1", "a-0"]),
+        (8, vec!["a-7", "a-6", "a-5", "a-4", "a-3", "a-2", "a-1", "a-0"]),
+        (10, vec!["a-1", "a-1", "a-1", "a-1", "a-1", "a-0", "a-0", "a-0", "a-0", "a-0"]),
+    ] {
+        let mut cluster = node_with(&specs, &scores);
+        let pod = pod("p", vec![ask(count, 4_000, 0)]).with_policies("binpack", "topology-aware", false);
+        let decision = reserve(&mut cluster, &pod);
+        assert_eq!(cards_of(&decision), expected, "{count}");
+        assert_eq!(notes(&decision), [Note::PairScoresMissing][..usize::from(count != 8)], "{count}");
+    }
 }
 
 #[test]
