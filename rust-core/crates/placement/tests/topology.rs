@@ -169,7 +169,13 @@ fn several_shares_come_from_different_mig_cards_where_there_are_enough() {
     let profile = MigProfile::new("1g.5gb", 4864, 15, 1, starts).unwrap();
     let specs: Vec<CardSpec> = cards("a", 8)
         .into_iter()
-        .map(|card| CardSpec { mode: "mig".into(), slots: 7, mig_profiles: vec![profile.clone()], ..card })
+        .map(|card| CardSpec {
+            mode: "mig".into(),
+            slots: 7,
+            memory_mib: 40_960,
+            mig_profiles: vec![profile.clone()],
+            ..card
+        })
         .collect();
     let scores = symmetric(&[("a-0", "a-1", 100), ("a-2", "a-3", 90)]);
     for (count, expected) in [
