@@ -11,6 +11,7 @@ Replays snapshots of the placement engine: what a scheduler decided, and whether
 
   hami-engine replay FILE [--explain] [--json]   do what the file says; compare the answers with those recorded
   hami-engine check FILE [--json]                check the state: every kept sum against its recomputation
+  hami-engine record FILE                        write the file to standard output with the answers given today
   hami-engine anonymise FILE                     write the file to standard output, its names replaced by numbers
 
 FILE is what `hami-scheduler snapshot` wrote, `-` standard input.
@@ -30,6 +31,7 @@ pub(crate) enum Asked {
     Version,
     Replay { file: PathBuf, explain: bool, json: bool },
     Check { file: PathBuf, json: bool },
+    Record { file: PathBuf },
     Anonymise { file: PathBuf },
 }
 
@@ -53,7 +55,7 @@ pub(crate) fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Aske
     let Some(verb) = words.next() else { return Ok(Asked::Help) };
     let verb = verb.to_string_lossy().into_owned();
     let takes_explain = verb == "replay";
-    let takes_json = verb != "anonymise";
+    let takes_json = verb == "replay" || verb == "check";
     let file = match (words.next(), words.next()) {
         (Some(file), None) => PathBuf::from(file),
         _ => return Err(format!("write: hami-engine {verb} FILE")),
@@ -67,6 +69,7 @@ pub(crate) fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Aske
     match verb.as_str() {
         "replay" => Ok(Asked::Replay { file, explain, json }),
         "check" => Ok(Asked::Check { file, json }),
+        "record" => Ok(Asked::Record { file }),
         "anonymise" => Ok(Asked::Anonymise { file }),
         _ => Err(format!("there is no command {verb:?}; hami-engine --help lists them")),
     }
@@ -91,6 +94,7 @@ mod tests {
             ("play f", "there is no command \"play\""),
             ("check f --explain", "check takes no --explain"),
             ("anonymise f --json", "anonymise takes no --json"),
+            ("record f --explain", "record takes no --explain"),
             ("replay f --quiet", "--quiet"),
             ("replay f --json=1", "--json"),
         ] {

@@ -8,6 +8,7 @@ mod replaying;
 mod report;
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
@@ -48,7 +49,12 @@ fn answer(asked: &Asked, out: &mut dyn Write, progress: &mut dyn Write) -> Resul
         Asked::Replay { file, explain, json } => {
             let (snapshot, cluster) = load(file)?;
             replaying::replay(&snapshot, cluster, *explain, report::form(*json), out, progress)
-                .map_err(|problem| format!("{}: {problem}", file.display()))?
+                .map_err(|problem| in_file(file, problem))?
+        }
+        Asked::Record { file } => {
+            let (mut snapshot, cluster) = load(file)?;
+            replaying::record(&mut snapshot, cluster).map_err(|problem| in_file(file, problem))?;
+            out.write_all(&snapshot.write()).map(|()| SAME)
         }
         Asked::Check { file, json } => {
             let (snapshot, cluster) = load(file)?;
@@ -65,16 +71,27 @@ fn answer(asked: &Asked, out: &mut dyn Write, progress: &mut dyn Write) -> Resul
         .map_err(|error| format!("standard output: {error}"))
 }
 
+fn is_standard_input(file: &Path) -> bool {
+    file == Path::new("-")
+}
+
+fn in_file(file: &Path, problem: impl Display) -> String {
+    if is_standard_input(file) {
+        format!("standard input: {problem}")
+    } else {
+        format!("{}: {problem}", file.display())
+    }
+}
+
 fn load(file: &Path) -> Result<(Snapshot, Cluster), String> {
-    let place = |problem: String| format!("{}: {problem}", file.display());
-    let bytes = if file == Path::new("-") {
+    let bytes = if is_standard_input(file) {
         let mut bytes = Vec::new();
         io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
     } else {
         std::fs::read(file)
     };
-    let bytes = bytes.map_err(|error| place(error.to_string()))?;
-    let snapshot = snapshot::read(&bytes).map_err(|error| place(error.to_string()))?;
-    let cluster = Cluster::from_snapshot(&snapshot).map_err(|error| place(error.to_string()))?;
+    let bytes = bytes.map_err(|error| in_file(file, error))?;
+    let snapshot = snapshot::read(&bytes).map_err(|error| in_file(file, error))?;
+    let cluster = Cluster::from_snapshot(&snapshot).map_err(|error| in_file(file, error))?;
     Ok((snapshot, cluster))
 }

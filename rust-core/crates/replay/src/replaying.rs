@@ -48,3 +48,18 @@ pub(crate) fn replay(
     let status = if totals.differ == 0 && faults.is_empty() { SAME } else { DIFFERS };
     Ok(written.and_then(|()| form.ended(out, &totals, &faults)).map(|()| status))
 }
+
+/// Performs the operations and puts the answers in place of the recorded ones.
+///
+/// # Errors
+/// When an operation holds a value that cannot enter the engine.
+pub(crate) fn record(snapshot: &mut Snapshot, mut cluster: Cluster) -> Result<(), String> {
+    for (number, operation) in snapshot.operations.iter_mut().enumerate() {
+        let answer =
+            cluster.perform(operation).map_err(|problem| format!("operations[{number}]: {problem}"))?;
+        if let Some(question) = operation.question_mut() {
+            question.answer = answer;
+        }
+    }
+    Ok(())
+}

@@ -74,6 +74,29 @@ fn a_different_answer_is_shown_beside_the_recorded_one() {
 }
 
 #[test]
+fn todays_answers_can_be_recorded() {
+    let path = file("old.json", true);
+    let (status, out, _) = run(&["record", path.to_str().unwrap()]);
+    assert_eq!(status, replay::SAME);
+    assert_eq!(out, std::fs::read_to_string(file("new.json", false)).unwrap());
+}
+
+/// A user's report becomes a test: its file is put into the folder.
+#[test]
+fn every_committed_snapshot_gets_its_recorded_answers() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/replays");
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+    assert!(files.len() >= 3, "{files:?}");
+    for path in files {
+        let (status, out, err) = run(&["replay", path.to_str().unwrap()]);
+        assert_eq!(status, replay::SAME, "{}\n{out}{err}", path.display());
+        assert!(!out.contains("\n0 decisions") && out.contains(" 0 without a recorded answer"), "{out}");
+    }
+}
+
+#[test]
 fn an_explanation_names_every_card() {
     let path = file("explained.json", false);
     let (status, out, _) = run(&["replay", path.to_str().unwrap(), "--explain"]);
@@ -122,6 +145,9 @@ fn what_cannot_be_read_is_named_with_its_place() {
     assert_eq!((status, out.as_str()), (replay::UNREADABLE, ""));
     assert!(err.contains("torn.json: line 9, column "), "{err}");
     assert!(err.contains("nodes[0].cards[0].slots: invalid type: floating point `4.5`"), "{err}");
+    let (status, _, err) = run(&["record", path.to_str().unwrap()]);
+    assert_eq!(status, replay::UNREADABLE);
+    assert!(err.contains("slots"), "{err}");
     for (arguments, said) in [
         (&["replay", "no-such-file"][..], "no-such-file: "),
         (&["replay"][..], "write: hami-engine replay FILE"),

@@ -81,11 +81,16 @@ impl Operation {
         }
     }
 
-    pub(super) fn settle(&mut self) -> Result<(), InvalidInput> {
+    /// The same, to be changed.
+    pub fn question_mut(&mut self) -> Option<&mut Question> {
         match self {
-            Self::Reserve(question) | Self::WhatIf(question) => question.pod.settle(),
-            _ => Ok(()),
+            Self::Reserve(question) | Self::WhatIf(question) => Some(question),
+            _ => None,
         }
+    }
+
+    pub(super) fn settle(&mut self) -> Result<(), InvalidInput> {
+        self.question_mut().map_or(Ok(()), |question| question.pod.settle())
     }
 }
 
