@@ -110,7 +110,9 @@ def parse(text: str) -> DeviceConfig:
     """Reads a configuration file. Raises DeviceConfigError with all faults."""
     try:
         document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except RecursionError as error:
+        raise DeviceConfigError(["not YAML that can be read: it is nested too deeply"]) from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a time or number that there is not
         raise DeviceConfigError([f"not YAML: {error}"]) from error
     if not isinstance(document, Mapping):
         raise DeviceConfigError(["the file must hold a mapping of sections"])
