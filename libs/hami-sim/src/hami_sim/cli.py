@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -30,6 +30,7 @@ from hami_sim.cluster.log_files import log_lines, service_log
 from hami_sim.cluster.observe import observe
 from hami_sim.cluster.run_pod import run_pod
 from hami_sim.cluster.samples import apply_samples
+from hami_sim.cluster.services import program
 from hami_sim.cluster.tables import next_steps, render
 from hami_sim.cluster.workload_pod import Slice, workload_pod
 from hami_sim.controlplane import ApiError, ControlPlaneError
@@ -201,6 +202,20 @@ def events(
     _run(work())
 
 
+@app.command()
+def snapshot(
+    *,
+    anonymise: Annotated[bool, typer.Option("--anonymise", help="Numbers in place of names and UIDs.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Else standard output.")] = None,
+    state: State = DEFAULT_STATE,
+) -> None:
+    """Write the scheduler's state to a file that `hami-engine replay` reads."""
+    options = [*(["--anonymise"] if anonymise else []), *([f"--output={output}"] if output is not None else [])]
+    _instead(
+        lambda: [program("hami-scheduler"), "snapshot", f"--server={LocalCluster.attach(state).nats_url}", *options]
+    )
+
+
 @app.command(context_settings={"ignore_unknown_options": True})
 def run(
     command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="Command of the container.")],
@@ -237,12 +252,21 @@ def _profile(nodes: int | None, cards: int | None, file: Path | None, *, control
 
 def _kubectl(state: Path, namespace: str, *arguments: str) -> NoReturn:
     """Runs kubectl as the cluster's administrator and ends with its exit status."""
-    try:
+
+    def command() -> list[str]:
         cluster = LocalCluster.attach(state)
         kubectl = str(cluster.control_plane.binaries.kubectl)
+        return [kubectl, f"--kubeconfig={cluster.kubeconfig}", f"--namespace={namespace}", *arguments]
+
+    _instead(command)
+
+
+def _instead(find_command: Callable[[], list[str]]) -> NoReturn:
+    """Runs a command and ends with its exit status."""
+    try:
+        command = find_command()
     except EXPECTED_ERRORS as error:
         _fail(error)
-    command = [kubectl, f"--kubeconfig={cluster.kubeconfig}", f"--namespace={namespace}", *arguments]
     try:
         raise typer.Exit(subprocess.run(command, check=False).returncode)
     except KeyboardInterrupt:

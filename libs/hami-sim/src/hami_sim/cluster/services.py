@@ -68,7 +68,7 @@ def kubeconfig_of(layout: ClusterLayout, account: str) -> Path:
     return layout.component_kubeconfig(account)
 
 
-def _command(name: str) -> str:
+def program(name: str) -> str:
     """A program of the environment that runs us."""
     return str(Path(sys.executable).with_name(name))
 
@@ -114,7 +114,7 @@ def _scheduler(layout: ClusterLayout, record: SimRecord, number: int) -> Service
     }
     return ServiceSpec(
         name=name,
-        argv=(_command("hami-scheduler"), "serve"),
+        argv=(program("hami-scheduler"), "serve"),
         settings=merged(settings, record.profile.settings.get("scheduler", {})),
         account=account,
         ready_url=_ready(observation),
@@ -133,7 +133,7 @@ def _webhook(layout: ClusterLayout, record: SimRecord) -> ServiceSpec:
     }
     return ServiceSpec(
         name="webhook",
-        argv=(_command("hami-webhook"), "serve"),
+        argv=(program("hami-webhook"), "serve"),
         settings=merged(settings, record.profile.settings.get("webhook", {})),
         account=account,
         ready_url=_ready(observation),
@@ -239,7 +239,7 @@ def _node_agent(layout: ClusterLayout, record: SimRecord, artefacts: Artefacts, 
     }
     return ServiceSpec(
         name=name,
-        argv=(_command("hami-node-agent"), "serve"),
+        argv=(program("hami-node-agent"), "serve"),
         settings=merged(settings, record.profile.settings.get("node-agent", {})),
         account=account,
         environment=_host_environment(place, artefacts),
@@ -264,7 +264,7 @@ def _monitor(layout: ClusterLayout, record: SimRecord, artefacts: Artefacts, pla
     }
     return ServiceSpec(
         name=name,
-        argv=(_command("hami-monitor"), "serve"),
+        argv=(program("hami-monitor"), "serve"),
         settings=merged(settings, record.profile.settings.get("monitor", {})),
         account=account,
         environment=_host_environment(place, artefacts),
