@@ -36,6 +36,10 @@ from hami_sim.cluster.workload_pod import Slice, workload_pod
 from hami_sim.controlplane import ApiError, ControlPlaneError
 from hami_sim.nats_server import NatsServerUnavailableError
 from hami_sim.processes import ProcessError
+from hami_sim.trace import TraceError
+from hami_sim.trace.command import WrongChoiceError, chosen_lists, chosen_policies, chosen_seeds, replay_list
+from hami_sim.trace.report import as_json as trace_as_json
+from hami_sim.trace.report import table
 
 Result = TypeVar("Result")
 
@@ -51,6 +55,7 @@ EXPECTED_ERRORS = (
     ControlPlaneError,
     NatsServerUnavailableError,
     ProcessError,
+    TraceError,
     aiohttp.ClientError,
 )
 
@@ -239,6 +244,58 @@ def run(
         return await run_pod(LocalCluster.attach(state), pod, namespace, say=_say, keep=keep)
 
     raise typer.Exit(_run(work()))
+
+
+@app.command("replay-trace")
+def replay_trace(
+    *,
+    trace: Annotated[
+        Path, typer.Option("--trace", metavar="DIR", help="Directory of the openb trace, .csv or .csv.xz.")
+    ] = Path(),
+    lists: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--list", metavar="LIST", help="Name or file of a pod list, or all; repeatable [default: default]."
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy", help="binpack, spread, fgd, two of them as NODE/CARD, or all; repeatable [default: all]."
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Orders of arrival: a number, a range, or several with commas.")] = "42-51",
+    nodes: Annotated[
+        str, typer.Option(metavar="LIST", help="Name or file of the node list; all_node has those without cards too.")
+    ] = "gpu_node",
+    load: Annotated[
+        int, typer.Option(help="Pods arrive until their requests are so many percent.", min=1, max=1000)
+    ] = 130,
+    json_output: AsJson = False,
+) -> None:
+    """Replay a trace against the placement engine alone, and compare policies by what they allocate.
+
+    Pods arrive in a seeded order and never leave; one that does not fit is dropped. Where the trace has published
+    figures for the list, they are shown below.
+    """
+    try:
+        policies, chosen = chosen_policies(policy or ["all"]), chosen_seeds(seeds)
+        reports = []
+        for name in chosen_lists(trace, lists or ["default"]):
+            report = replay_list(
+                trace, name, nodes=nodes, policies=policies, seeds=chosen, most_load_percent=load, progress=_say
+            )
+            reports.append(report)
+            if not json_output:
+                print(table(report), flush=True)
+        if json_output:
+            _write(trace_as_json(str(trace), reports))
+    except WrongChoiceError as error:
+        _wrong_use(str(error))
+    except EXPECTED_ERRORS as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _profile(nodes: int | None, cards: int | None, file: Path | None, *, controllers: bool) -> ClusterProfile:
