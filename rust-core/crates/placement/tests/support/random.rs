@@ -11,9 +11,12 @@ use super::{charge_containers, VENDOR};
 
 pub const NODES: [&str; 4] = ["a", "b", "c", "d"];
 pub const MODELS: [&str; 3] = ["NVIDIA A100", "NVIDIA H100 80GB", "Tesla V100"];
-pub const POLICIES: [&str; 10] = [
+const NODE_POLICIES: [&str; 3] = ["binpack", "spread", "fgd"];
+pub const POLICIES: [&str; 12] = [
     "binpack",
     "spread",
+    "fgd",
+    "numa,fgd",
     "mutex",
     "numa",
     "binpack,numa",
@@ -100,7 +103,7 @@ pub fn any_constraint() -> impl Strategy<Value = CardConstraint> {
 
 pub fn any_pod(uid: u8) -> impl Strategy<Value = PodAsk> {
     let containers = vec((0..5usize, prop::option::weighted(0.8, any_ask())), 1..4);
-    let policies = (prop::bool::ANY, 0..POLICIES.len(), prop::bool::weighted(0.2));
+    let policies = (0..NODE_POLICIES.len(), 0..POLICIES.len(), prop::bool::weighted(0.2));
     (containers, policies, any_constraint()).prop_map(move |(mut containers, policies, constraint)| {
         let kind = |number: usize| KINDS[number.min(2)];
         containers.sort_by_key(|(number, _)| kind(*number) == ContainerKind::App);
@@ -111,7 +114,7 @@ pub fn any_pod(uid: u8) -> impl Strategy<Value = PodAsk> {
         let uid = format!("pod-{uid}");
         PodAsk::new(&uid, if uid.ends_with('1') { "team" } else { "default" }, &uid, containers)
             .unwrap()
-            .with_policies(if policies.0 { "spread" } else { "binpack" }, POLICIES[policies.1], policies.2)
+            .with_policies(NODE_POLICIES[policies.0], POLICIES[policies.1], policies.2)
             .with_constraint(VENDOR, constraint)
     })
 }
