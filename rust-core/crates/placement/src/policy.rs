@@ -205,6 +205,7 @@ impl From<CardPolicy> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn words_give_their_keys() {
@@ -247,6 +248,54 @@ mod tests {
         assert_eq!(NodePolicy::parse("spread").compare(1.0, 2.0), Ordering::Less);
         for word in ["binpack", "", "Spread", "topology-aware"] {
             assert_eq!(NodePolicy::parse(word).compare(2.0, 1.0), Ordering::Less, "{word}");
+        }
+    }
+
+    fn any_policy() -> impl Strategy<Value = CardPolicy> {
+        let words = ["binpack", "spread", "numa", "mutex", "fgd", "topology-aware", "other", ""];
+        let chain = prop::collection::vec(prop::sample::select(words.to_vec()), 1..5);
+        (chain, prop::bool::ANY).prop_map(|(words, numa_bind)| CardPolicy::parse(&words.join(","), numa_bind))
+    }
+
+    /// Ranks of cards in their places, of few different values, so that many are equal.
+    fn any_ranks() -> impl Strategy<Value = Vec<CardRank>> {
+        let values = (0..3u8, 0..3i32, 0..3i64, 0..3u32, 0..3i64);
+        prop::collection::vec(values, 1..20).prop_map(|found| {
+            let rank = |(place, (score, numa, used_slots, index, growth)): (usize, (u8, _, _, _, _))| {
+                CardRank { score: f32::from(score), numa, used_slots, index, growth, place: place as u16 }
+            };
+            found.into_iter().enumerate().map(rank).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_cards_is_total(policy in any_policy(), ranks in any_ranks()) {
+            for left in &ranks {
+                for right in &ranks {
+                    let order = policy.compare(left, right);
+                    prop_assert_eq!(order, policy.compare(right, left).reverse());
+                    prop_assert_eq!(order.is_eq(), left.place == right.place);
+                    for third in &ranks {
+                        if order.is_lt() && policy.compare(right, third).is_lt() {
+                            prop_assert!(policy.compare(left, third).is_lt());
+                        }
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn cards_of_equal_keys_keep_their_order(policy in any_policy(), ranks in any_ranks()) {
+            let places = |ranks: &[CardRank]| ranks.iter().map(|rank| rank.place).collect::<Vec<_>>();
+            let by_keys = |left: &CardRank, right: &CardRank| {
+                policy.keys.iter().fold(Ordering::Equal, |order, key| order.then(key.compare(left, right)))
+            };
+            let mut stable = ranks.clone();
+            stable.sort_by(by_keys);
+            let mut unstable = ranks;
+            unstable.sort_unstable_by(|left, right| policy.compare(left, right));
+            prop_assert_eq!(places(&unstable), places(&stable));
         }
     }
 }

@@ -30,6 +30,7 @@ pub(crate) fn card_score(used: Amount, total: Amount, weights: Weights) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn node_scores_of_the_formula() {
@@ -44,5 +45,24 @@ mod tests {
         let used = Amount::new(2048, 1, 2).plus(Amount::new(1024, 1, 1));
         let score = card_score(used, Amount::new(8192, 4, 10), Weights::default());
         assert!((score - 11.75).abs() < 1e-5);
+    }
+
+    proptest! {
+        /// What is not a number would compare as equal to everything, and the order would depend on the way of sorting.
+        #[test]
+        fn a_score_is_a_number(
+            (used, total) in (any_amount(), any_amount()),
+            weights in (0..=i64::MAX, 0..=i64::MAX, 1..=i64::MAX),
+        ) {
+            let weights = Weights::new(weights.0, weights.1, weights.2).unwrap();
+            prop_assert!(node_score(used, total).is_finite());
+            prop_assert!(card_score(used, total, weights).is_finite());
+        }
+    }
+
+    /// As far as sums of accepted amounts can go.
+    fn any_amount() -> impl Strategy<Value = Amount> {
+        let any = || prop_oneof![-(1i64 << 50)..1 << 50, -2..=2i64];
+        (any(), any(), any()).prop_map(|(memory, cores, slots)| Amount::new(memory, cores, slots))
     }
 }

@@ -111,6 +111,22 @@ proptest! {
     }
 
     #[test]
+    fn candidates_count_once_in_whatever_order_they_are_named(
+        nodes in any_nodes(),
+        running in vec((0..8u8).prop_flat_map(any_bound), 0..8),
+        names in vec(prop::sample::select(vec!["a", "b", "c", "d", "x", ""]), 0..9),
+        pod in any_pod(9),
+    ) {
+        let mut cluster = build(&nodes);
+        charge_all(&running, &mut cluster);
+        let mut each_once = names.clone();
+        each_once.sort_unstable();
+        each_once.dedup();
+        let expected = told(&cluster.what_if(&pod, Candidates::Named(&each_once)));
+        prop_assert_eq!(told(&cluster.what_if(&pod, Candidates::Named(&names))), expected);
+    }
+
+    #[test]
     fn the_same_history_gives_the_same_answers_also_on_a_copy(
         steps in vec(any_step(), 1..30),
         copied_at in 0..30usize,
