@@ -24,11 +24,11 @@ def test_scores_come_with_the_cards_and_go_with_them(
     answer = cluster.what_if(two)
     assert chosen(answer) == ["a-2", "a-1"]
     assert answer.notes == {}
-    [verdict] = cluster.explain(two)
+    [verdict] = cluster.explain(two).nodes
     assert verdict.notes == {}
 
     cluster.set_node("a", cards("a", 3))
-    [verdict] = cluster.explain(two)
+    [verdict] = cluster.explain(two).nodes
     assert "no score" in verdict.notes["PairScoresMissing"]
 
 

@@ -108,7 +108,7 @@ def test_long_calls_let_other_threads_run(cards, pod, empty_cluster):
 
     def work() -> None:
         running.set()
-        ended.append(len(cluster.explain(asked)))
+        ended.append(len(cluster.explain(asked).nodes))
 
     worker = threading.Thread(target=work)
     worker.start()

@@ -160,7 +160,7 @@ def test_an_explanation_gives_needed_used_and_total(cluster, cards, pod):
             )
         ],
     )
-    verdicts = cluster.explain(pod("p", (1, 100, 0), (2, 1000, 50)))
+    verdicts = cluster.explain(pod("p", (1, 100, 0), (2, 1000, 50))).nodes
     assert [(verdict.node, verdict.fits, verdict.never, verdict.container) for verdict in verdicts] == [
         ("a", False, False, "c1"),
         ("b", False, True, "c1"),
@@ -170,14 +170,64 @@ def test_an_explanation_gives_needed_used_and_total(cluster, cards, pod):
         ("a-0", "CardInsufficientCore", 50, 60, 100),
     ]
     cluster.set_quota("default", "NVIDIA", memory_mib=10_500)
-    [verdict] = cluster.explain(pod("p", (2, 1000, 0)), ["a"])
+    [verdict] = cluster.explain(pod("p", (2, 1000, 0)), ["a"]).nodes
     assert verdict.reason == "1/2 AllocatedCardsInsufficientRequest, 1/2 ResourceQuotaNotFit"
     assert [(card.code, card.asked, card.used, card.total) for card in verdict.cards] == [
         (None, 1000, 0, 10_000),
         ("ResourceQuotaNotFit", 2000, 9000, 10_500),
     ]
-    [verdict] = cluster.explain(pod("p", (1, 1000, 0)), ["x"])
+    first, second = verdict.cards
+    assert (first.needed_memory_mib, first.used_memory_mib, first.memory_mib) == (1000, 0, 10_000)
+    assert (first.used_slots, first.slots, first.needed_cores_percent, first.cores_percent) == (0, 10, 0, 100)
+    assert (second.codes, second.quota.needed_memory_mib, second.quota.used_memory_mib) == (
+        ["ResourceQuotaNotFit"],
+        2000,
+        9000,
+    )
+    assert (second.quota.memory_limit_mib, second.quota.cores_limit_percent) == (10_500, None)
+    [verdict] = cluster.explain(pod("p", (1, 1000, 0)), ["x"]).nodes
     assert (verdict.fits, verdict.never, verdict.reason, verdict.cards) == (False, False, "node unregistered", [])
+
+
+def test_the_smallest_change_can_be_tried_out(cluster, pod):
+    for uid, card_id, memory in (("x", "a-0", 2800), ("y", "a-1", 9000)):
+        running = Slice(card_id=card_id, vendor="NVIDIA", memory_mib=memory, cores_percent=0)
+        cluster.charge(
+            uid=uid, namespace="default", node="a", containers=[ContainerSlices(kind="app", slices=[running])]
+        )
+    asked = pod("p", (1, 8000, 0))
+    told = cluster.explain(asked)
+    assert (told.candidate_nodes, told.fitting_nodes, told.never_nodes, told.searched_nodes) == (1, 0, 0, 1)
+    assert told.texts == {"2/2 CardInsufficientMemory": 1}
+    assert told.sentence({"x": "team/x"}) == (
+        "fits on none of 1 nodes: 8,000 MiB asked; 7,200 free on card a-0 of a; would fit on a (card a-0) if "
+        "container c0 asked NVIDIA for at most 7,200 MiB of each card (asks 8,000), or when pod team/x ends"
+    )
+    lower, end = told.nodes[0].changes
+    assert (lower.kind, lower.node, lower.cards, lower.cost) == ("lower-ask", "a", ["a-0"], 100_000)
+    assert (lower.container, lower.vendor, lower.numbers) == ("c0", "NVIDIA", {"memory_mib": (8000, 7200)})
+    assert (end.kind, end.pods, end.numbers, end.faulty_cards) == ("end-pods", ["x"], {}, [])
+    assert end.sentence() == "would fit on a (card a-0) when pod x ends"
+
+    def fits(change) -> bool:
+        copy = cluster.copy()
+        return isinstance(copy.reserve(change.apply(copy, asked), [change.node]), Placement)
+
+    for change in (lower, end):
+        assert fits(change)
+        assert not any(fits(less) for less in change.one_less())
+    assert isinstance(cluster.what_if(asked), Rejection), "the state itself stays as it is"
+
+    cluster.set_card_state("a", "a-1", healthy=False, cordoned=True)
+    cluster.release("y")
+    restore = next(change for change in cluster.explain(asked).nodes[0].changes if change.kind == "restore-cards")
+    assert restore.faulty_cards == [("a-1", ["unhealthy", "cordoned"])]
+    cluster.set_quota("default", "NVIDIA", memory_mib=3000)
+    raised = cluster.explain(pod("p", (1, 400, 0))).nodes[0].changes[0]
+    assert (raised.kind, raised.namespace, raised.numbers) == ("raise-quota", "default", {"memory_mib": (3000, 3200)})
+    [beyond] = cluster.explain(pod("p", (1, 20_000, 0))).ceilings
+    assert (beyond.field, beyond.asked, beyond.largest) == ("memory_mib", 20_000, 10_000)
+    assert len(cluster.explain(asked, limit=0).nodes) == 0
 
 
 def test_the_state_can_be_read(cluster, pod):

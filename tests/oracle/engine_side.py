@@ -73,7 +73,8 @@ class EngineSide:
         return _answer(self.cluster.what_if(pod_ask(step["pod"]), step.get("candidates")))
 
     def _explain(self, step: Json) -> object:
-        return [_verdict(found) for found in self.cluster.explain(pod_ask(step["pod"]), step.get("candidates"))]
+        told = self.cluster.explain(pod_ask(step["pod"]), step.get("candidates"), searched=0)
+        return [_verdict(found) for found in sorted(told.nodes, key=lambda found: found.node)]
 
     def state(self) -> Json:
         """Everything the cluster holds, and what it finds wrong with itself."""
@@ -149,6 +150,6 @@ def _verdict(found: engine.NodeVerdict) -> Json:
         "score": found.score,
         "container": found.container,
         "reason": found.reason,
-        "cards": [(card.card_id, card.code) for card in found.cards],
+        "cards": [(card.card_id, card.code) for card in found.cards if card.looked_at],
         "notes": sorted(found.notes),
     }

@@ -10,9 +10,12 @@ __all__ = [
     "CardConstraint",
     "CardUsage",
     "CardVerdict",
+    "Ceiling",
+    "Change",
     "Cluster",
     "ContainerAsk",
     "ContainerSlices",
+    "Explanation",
     "Family",
     "MigClaim",
     "MigProfile",
@@ -20,6 +23,7 @@ __all__ = [
     "Placement",
     "PodAsk",
     "PodBooking",
+    "QuotaVerdict",
     "ReasonInfo",
     "Rejection",
     "Slice",
@@ -234,25 +238,95 @@ class CardUsage:
     instances: list[tuple[str, tuple[int, int]]]  # in use: profile, start and size; in the order of their places
 
 @final
+class QuotaVerdict:
+    # What the pod would hold of its namespace's quota of one vendor, up to and with one card. Limits None: none.
+
+    needed_memory_mib: int
+    needed_cores_percent: int
+    used_memory_mib: int  # by other pods
+    used_cores_percent: int
+    memory_limit_mib: int | None
+    cores_limit_percent: int | None
+
+@final
 class CardVerdict:
-    # Why one card of one node was taken or not, for the first container that does not fit.
+    # Why one card of one node was taken or not, for the first container that does not fit. Free is what the card has
+    # less what is used, this pod's earlier containers included.
 
     card_id: str
-    code: str | None  # None: the card fits
-    asked: int | None
+    looked_at: bool  # the decision came to this card; it ends at the first cards that are enough
+    code: str | None  # the first check that failed; None: the card fits
+    codes: list[str]  # every check that failed
+    asked: int | None  # these three in the unit of `code`: MiB, percent or slots, of the card or of the quota
     used: int | None
     total: int | None
+    needed_memory_mib: int
+    needed_cores_percent: int
+    used_memory_mib: int
+    used_cores_percent: int
+    used_slots: int
+    memory_mib: int
+    cores_percent: int
+    slots: int
+    quota: QuotaVerdict | None
+
+@final
+class Change:
+    # A change that makes the pod fit on one node: it was tried, and with one unit less of any part of it the pod does
+    # not fit. Fields that are not about its kind are empty. Order of changes: by cost, then restore-cards, raise-quota,
+    # lower-ask, end-pods, then by name of the node.
+
+    kind: Literal["restore-cards", "raise-quota", "lower-ask", "end-pods"]
+    node: str
+    cards: list[str]  # those the pod would then get
+    cost: int  # millionths: the share by which numbers change; half for each pod that ends and card that is mended
+    faulty_cards: list[tuple[str, list[Literal["unhealthy", "cordoned"]]]]
+    namespace: str
+    vendor: str
+    container: str
+    numbers: dict[str, tuple[int, int]]  # memory_mib, memory_percent, cores_percent, count -> what it is, would be
+    pods: list[str]  # UIDs
+
+    def one_less(self) -> list[Change]: ...
+    def apply(self, cluster: Cluster, pod: PodAsk) -> PodAsk: ...  # in a copy of the state; returns the pod to place
+    def sentence(self, pod_names: dict[str, str] | None = None) -> str: ...
 
 @final
 class NodeVerdict:
     node: str
     fits: bool
-    never: bool
+    never: bool  # would not fit on the empty, healthy, uncordoned node either
     score: float | None
-    container: str | None
+    container: str | None  # the first that does not fit
     reason: str
     cards: list[CardVerdict]
     notes: dict[str, str]  # code -> sentence: where the pod fits, about the choice of its cards
+    searched: bool  # whether the smallest change was looked for
+    changes: list[Change]  # of each kind that suffices the smallest; the smallest of all first
+
+@final
+class Ceiling:
+    # A number of an ask beyond what the largest card, or for `count` the largest node, of the candidates has.
+
+    container: str
+    vendor: str
+    field: Literal["memory_mib", "cores_percent", "count"]
+    asked: int
+    largest: int
+    sentence: str
+
+@final
+class Explanation:
+    nodes: list[NodeVerdict]  # where the pod fits by name, then those that miss least
+    candidate_nodes: int
+    fitting_nodes: int
+    never_nodes: int  # counted where the pod fits on no candidate
+    texts: dict[str, int]  # text of a node -> number of nodes
+    searched_nodes: int  # nodes on which the smallest change was looked for
+    change: Change | None  # the smallest of these nodes
+    ceilings: list[Ceiling]
+
+    def sentence(self, pod_names: dict[str, str] | None = None) -> str: ...
 
 @final
 class ReasonInfo:
@@ -285,11 +359,13 @@ class Cluster:
     def set_node_host(self, node: str, free: tuple[int, int] | None) -> bool: ...  # CPU (1/1000 core), MiB
     def set_workload(self, shapes: Sequence[WorkloadShape] | None) -> None: ...  # None: as the booked pods
     def fragmentation(self, node: str) -> float | None: ...  # cards that an expected pod finds useless, in the mean
+    def set_card_state(self, node: str, card_id: str, *, healthy: bool, cordoned: bool) -> bool: ...
     def nodes(self) -> list[str]: ...
     def node_cards(self, node: str) -> list[CardUsage]: ...
     def set_quota(
         self, namespace: str, vendor: str, *, memory_mib: int | None = None, cores_percent: int | None = None
     ) -> None: ...
+    def quota_limits(self, namespace: str, vendor: str) -> tuple[int | None, int | None]: ...
     def quota_used(self, namespace: str, vendor: str) -> tuple[int, int]: ...
     def charge(
         self,
@@ -311,11 +387,15 @@ class Cluster:
     def booked(self, uid: str) -> dict[str, tuple[int, int, int]]: ...  # card id -> memory MiB, cores percent, slots
     def pods(self, node: str) -> list[PodBooking]: ...
     def what_if(self, pod: PodAsk, candidates: Sequence[str] | None = None) -> Placement | Rejection: ...
-    def explain(self, pod: PodAsk, candidates: Sequence[str] | None = None) -> list[NodeVerdict]: ...
-    def copy(self) -> Cluster: ...
     def snapshot(
         self, *, questions: Sequence[tuple[PodAsk, Sequence[str] | None]] = ..., anonymise: bool = False
     ) -> bytes: ...  # JSON, replayed by `hami-engine`; each question (pod, candidates) with its answer as of now
     @staticmethod
     def from_snapshot(snapshot: bytes) -> Cluster: ...  # ValueError: names the place that is malformed
+    def explain(
+        self, pod: PodAsk, candidates: Sequence[str] | None = None, *, limit: int | None = None, searched: int = 16
+    ) -> Explanation: ...
+    # explain: `limit` nodes are told card by card; on the `searched` nodes that miss least the smallest change is
+    # looked for. Works on a copy: nobody waits for it.
+    def copy(self) -> Cluster: ...  # shares what neither changes: the way to try things out
     def check_invariants(self) -> list[str]: ...  # empty when the kept sums equal a recomputation

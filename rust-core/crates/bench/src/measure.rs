@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use placement::Candidates;
+use placement::{Candidates, Detail};
 use rustix::time::{clock_gettime, ClockId};
 
 use crate::allocations;
@@ -199,13 +199,14 @@ pub fn what_if(scene: &mut Scene, rounds: usize) -> Measured {
     meter.end()
 }
 
-/// `explain` over every node.
+/// `explain` over every node; a hundred are told card by card.
 pub fn explain(scene: &mut Scene, rounds: usize) -> Measured {
     let Scene { cluster, asks, names, .. } = scene;
+    let detail = Detail { nodes: 100, ..Detail::default() };
     let mut meter = Meter::new(rounds);
     for round in meter.rounds() {
-        let verdicts = meter.step(|| cluster.explain(&asks[round % asks.len()], Candidates::All));
-        assert_eq!(verdicts.len(), names.len(), "the scene is not what it claims");
+        let told = meter.step(|| cluster.explain(&asks[round % asks.len()], Candidates::All, detail));
+        assert_eq!(told.candidates, names.len(), "the scene is not what it claims");
     }
     meter.end()
 }

@@ -53,6 +53,11 @@ impl Check {
         CHECKS[failed.trailing_zeros() as usize].0
     }
 
+    /// Every failed check of a set.
+    pub(crate) fn all_of(failed: u32) -> impl Iterator<Item = Self> {
+        CHECKS.iter().map(|(check, _)| *check).filter(move |check| failed & check.bit() != 0)
+    }
+
     pub(crate) fn reason(self) -> Reason {
         CHECKS[self as usize].1
     }
@@ -85,6 +90,13 @@ pub(crate) struct KindNeed {
     pub(crate) fits_empty: bool,
     /// The model is the bare vendor word, so the score counts the request too.
     pub(crate) model_is_vendor: bool,
+}
+
+impl KindNeed {
+    /// The pod's rules on models and modes accept cards of the kind.
+    pub(crate) fn admits_model(&self) -> bool {
+        self.candidate && u32::from(self.failed) & Check::Type.bit() == 0
+    }
 }
 
 /// Every failed check but the one on quota, as bits. It runs for every card there is, so it has no branches.

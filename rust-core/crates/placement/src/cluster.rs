@@ -178,6 +178,15 @@ impl Cluster {
         Some(fragments.in_cards(value))
     }
 
+    /// Sets whether a card works and whether an operator excluded it. False when the node has not registered it.
+    pub fn set_card_faults(&mut self, node: &str, card_id: &str, unhealthy: bool, cordoned: bool) -> bool {
+        let Some(place) = self.nodes.find(node) else { return false };
+        let Some(card) = self.nodes[place].card_mut(card_id) else { return false };
+        (card.faults.unhealthy, card.faults.cordoned) = (unhealthy, cordoned);
+        self.nodes.refresh(place);
+        true
+    }
+
     /// Names of the registered nodes, sorted.
     pub fn nodes(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self
@@ -252,6 +261,14 @@ impl Cluster {
     /// Sets the limits of a namespace for one vendor. None: no limit; 0 blocks.
     pub fn set_quota(&mut self, namespace: &str, vendor: &str, memory: Option<i64>, cores: Option<i64>) {
         self.quotas.set_limits(namespace, vendor, memory, cores);
+    }
+
+    /// Limits of a namespace for one vendor: memory in MiB, cores in percent of one card.
+    pub fn quota_limits(&self, namespace: &str, vendor: &str) -> (Option<i64>, Option<i64>) {
+        self.quotas.find(namespace, vendor).map_or((None, None), |place| {
+            let quota = self.quotas.get(place);
+            (quota.memory_limit, quota.cores_limit)
+        })
     }
 
     /// Memory in MiB and cores in percent that live bookings of a namespace use of one vendor.
@@ -332,7 +349,7 @@ impl Cluster {
         self.without_booking(&pod.uid, |cluster| cluster.decide(pod, candidates))
     }
 
-    fn decide(&mut self, pod: &PodAsk, candidates: Candidates<'_>) -> Arc<Decision> {
+    pub(crate) fn decide(&mut self, pod: &PodAsk, candidates: Candidates<'_>) -> Arc<Decision> {
         self.prepare(pod);
         self.search.decide(&self.nodes, pod, candidates)
     }
@@ -368,7 +385,7 @@ impl Cluster {
     }
 
     /// Adds a booking to the sums, or takes it out of them.
-    fn apply(&mut self, number: u32, adds: bool) {
+    pub(crate) fn apply(&mut self, number: u32, adds: bool) {
         let booking = &mut self.bookings.slots[number];
         let node = &mut self.nodes[booking.node];
         node.shift_booking(booking, adds);

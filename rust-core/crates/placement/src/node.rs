@@ -149,7 +149,9 @@ impl Node {
     pub(crate) fn is_shaped_as(&self, other: &Self) -> bool {
         let same =
             |(one, two): (&Card, &Card)| (one.kind, one.index, one.numa) == (two.kind, two.index, two.numa);
-        self.cards.len() == other.cards.len() && self.cards.iter().zip(&other.cards).all(same)
+        self.cards.len() == other.cards.len()
+            && self.pair_scores == other.pair_scores
+            && self.cards.iter().zip(&other.cards).all(same)
     }
 
     /// Takes the inventory with nothing used, and forgets all known cards outside it.

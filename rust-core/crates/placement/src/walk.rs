@@ -58,8 +58,8 @@ pub(crate) struct Taken {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     pub(crate) position: u16,
-    /// None: the card passed.
-    pub(crate) failed: Option<Check>,
+    /// The checks it failed, as bits; none: the card passed.
+    pub(crate) failed: u32,
     pub(crate) memory_mib: i64,
     pub(crate) cores_percent: i64,
     /// Booked on the card, this pod's earlier containers included.
@@ -194,6 +194,16 @@ impl Walk {
             self.collect(node, pod, demands, &demand, base, witness)?;
         }
         Ok(())
+    }
+
+    /// What an ask finds taken of a card by the pod's earlier containers of the last walk.
+    pub(crate) fn own_use(&self, position: usize, demand: &Demand) -> Amount {
+        self.pod_use[position].seen_by(demand.container, demand.kind)
+    }
+
+    /// Which memory slices of a card that is cut into instances an ask finds taken, the pod's earlier ones included.
+    pub(crate) fn occupied(&self, slices: &SliceUse, position: usize, demand: &Demand) -> SliceMask {
+        Base::Present.slices(slices) | self.pod_slices[position].seen_by(demand.container, demand.kind)
     }
 
     /// Ranks every card once for all asks of a container.
@@ -392,7 +402,7 @@ impl Walk {
             let held_more = held_with(share);
             witness.sees(Look {
                 position,
-                failed: (failed != 0).then(|| Check::first(failed)),
+                failed,
                 memory_mib: share.memory_mib,
                 cores_percent: share.cores_percent,
                 used: found.used,

@@ -2,7 +2,7 @@
 
 mod support;
 
-use placement::{Candidates, CardConstraint, CardSpec, ContainerKind, PodAsk, Weights};
+use placement::{Candidates, CardConstraint, CardSpec, ContainerKind, Detail, PodAsk, Weights};
 use support::{
     ask, ask_percent, card, cards, cards_of, charge, cluster, container, node_of, only_models, pod, pod_of,
     reserve, text_of, used, VENDOR,
@@ -165,7 +165,7 @@ fn refusals_say_why() {
         }
         let decision = reserve(&mut cluster, &case.pod);
         assert_eq!(text_of(&decision, "a"), case.text, "{}", case.name);
-        let verdicts = cluster.explain(&case.pod, Candidates::All);
+        let verdicts = cluster.explain(&case.pod, Candidates::All, Detail::default()).nodes;
         assert_eq!(verdicts[0].reason, case.text, "{}", case.name);
         assert_eq!(cluster.booked("p"), [], "{}", case.name);
     }

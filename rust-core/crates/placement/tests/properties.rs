@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use placement::{Amount, Candidates};
+use placement::{Amount, Candidates, Detail};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use support::empty_cluster;
@@ -154,7 +154,8 @@ proptest! {
         cluster.set_quota("default", VENDOR, quota, None);
         charge_all(&running, &mut cluster);
         let decision = cluster.what_if(&pod, Candidates::Named(&NODES));
-        let verdicts = cluster.explain(&pod, Candidates::Named(&NODES));
+        let mut verdicts = cluster.explain(&pod, Candidates::Named(&NODES), Detail::default()).nodes;
+        verdicts.sort_by(|left, right| left.node.cmp(&right.node));
         let fitting: Vec<_> = verdicts
             .iter()
             .filter_map(|verdict| verdict.score.map(|score| (verdict.node.as_str(), score)))

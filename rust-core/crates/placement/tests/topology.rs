@@ -98,7 +98,7 @@ fn without_scores_the_preferred_cards_are_taken_and_the_decision_says_so() {
     let decision = reserve(&mut cluster, &two);
     assert_eq!(cards_of(&decision), ["a-3", "a-2"]);
     assert_eq!(notes(&decision), [Note::PairScoresMissing]);
-    let verdicts = cluster.explain(&two, placement::Candidates::All);
+    let verdicts = cluster.explain(&two, placement::Candidates::All, placement::Detail::default()).nodes;
     assert_eq!(verdicts[0].notes.iter().collect::<Vec<_>>(), [Note::PairScoresMissing]);
     // Where there is nothing to choose nothing is missing.
     let all = pod("p", vec![ask(4, 1, 0)]).with_policies("binpack", "topology-aware", false);

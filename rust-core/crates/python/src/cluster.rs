@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use placement::{
-    BookingState, BookingView, BoundClaim, BoundPod, Candidates, CardScores, CardSpec, CardView, Families,
-    HostAmount,
+    BookingState, BookingView, BoundClaim, BoundPod, Candidates, CardScores, CardSpec, CardView, Detail,
+    Families, HostAmount,
 };
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
@@ -12,7 +12,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::answers::Answer;
 use crate::enter::{invalid, Guarded};
-use crate::explanation::NodeVerdict;
+use crate::explanation::Explanation;
 use crate::family::Family;
 use crate::mig::{write_place, MigClaim, MigProfile, Place};
 use crate::snapshot;
@@ -107,6 +107,12 @@ fn with_candidates<T>(names: Option<&[PyBackedStr]>, step: impl FnOnce(Candidate
 #[pyclass(frozen, module = "hami_engine")]
 pub(crate) struct Cluster(Guarded);
 
+impl Cluster {
+    pub(crate) fn guarded(&self) -> &Guarded {
+        &self.0
+    }
+}
+
 #[pymethods]
 impl Cluster {
     /// `ValueError` when two families have the same word.
@@ -168,6 +174,19 @@ impl Cluster {
         self.0.short(py, |cluster| cluster.fragmentation(node))
     }
 
+    /// Sets both states of a card. False when the node has not registered it. The next `set_node` decides again.
+    #[pyo3(signature = (node, card_id, *, healthy, cordoned))]
+    fn set_card_state(
+        &self,
+        py: Python<'_>,
+        node: &str,
+        card_id: &str,
+        healthy: bool,
+        cordoned: bool,
+    ) -> PyResult<bool> {
+        self.0.short(py, |cluster| cluster.set_card_faults(node, card_id, !healthy, cordoned))
+    }
+
     /// Names of the registered nodes, sorted.
     fn nodes(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.0.short(py, |cluster| cluster.nodes().into_iter().map(String::from).collect())
@@ -189,6 +208,16 @@ impl Cluster {
         cores_percent: Option<i64>,
     ) -> PyResult<()> {
         self.0.short(py, |cluster| cluster.set_quota(namespace, vendor, memory_mib, cores_percent))
+    }
+
+    /// MiB and percent that the quota of a namespace allows of one vendor. None: no limit.
+    fn quota_limits(
+        &self,
+        py: Python<'_>,
+        namespace: &str,
+        vendor: &str,
+    ) -> PyResult<(Option<i64>, Option<i64>)> {
+        self.0.short(py, |cluster| cluster.quota_limits(namespace, vendor))
     }
 
     /// MiB and percent that the pods of a namespace hold of one vendor, reservations too.
@@ -294,22 +323,31 @@ impl Cluster {
         Ok(Answer::new(decision, ask))
     }
 
-    /// What each candidate says to a pod, sorted by name, card by card. Changes nothing.
-    #[pyo3(signature = (pod, candidates=None))]
+    /// What the candidates say to a pod, card by card, and the smallest change that would make it fit. Works on a
+    /// copy, so that nobody waits for it.
+    ///
+    /// `limit`: at most so many nodes are told card by card. `searched`: on at most so many nodes, those that miss
+    /// least, the smallest change is looked for.
+    #[pyo3(signature = (pod, candidates=None, *, limit=None, searched=16))]
     fn explain(
         &self,
         py: Python<'_>,
         pod: PyRef<'_, PodAsk>,
         candidates: Option<Vec<PyBackedStr>>,
-    ) -> PyResult<Vec<NodeVerdict>> {
+        limit: Option<usize>,
+        searched: usize,
+    ) -> PyResult<Explanation> {
         let ask = &pod.0;
-        let verdicts = self.0.long(py, |cluster| {
-            with_candidates(candidates.as_deref(), |candidates| cluster.explain(ask, candidates))
-        })?;
-        Ok(verdicts.into_iter().map(NodeVerdict::from).collect())
+        let detail = Detail { nodes: limit.unwrap_or(usize::MAX), searched };
+        let mut copy = self.0.long(py, |cluster| cluster.clone())?;
+        let told = py.detach(|| {
+            with_candidates(candidates.as_deref(), |candidates| copy.explain(ask, candidates, detail))
+        });
+        Ok(Explanation::from(told))
     }
 
-    /// The same state once more; neither sees what happens to the other.
+    /// The same state once more; neither sees what happens to the other. What neither changes is shared, so a copy
+    /// costs far less than the state.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
         self.0.long(py, |cluster| cluster.clone()).map(|cluster| Self(Guarded::new(cluster)))
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "arguments of Python calls arrive by value")]
 
 mod answers;
+mod change;
 mod cluster;
 mod command;
 mod enter;
@@ -20,12 +21,15 @@ mod _engine {
     #[pymodule_export]
     use super::answers::{Placement, Rejection};
     #[pymodule_export]
+    use super::change::Change;
+    #[pymodule_export]
     use super::cluster::{CardUsage, Cluster, PodBooking};
     #[pymodule_export]
     use super::command::run_command;
     #[pymodule_export]
     use super::explanation::{
-        list_reasons, policy_names, reasons_text, CardVerdict, NodeVerdict, ReasonInfo,
+        list_reasons, policy_names, reasons_text, CardVerdict, Ceiling, Explanation, NodeVerdict,
+        QuotaVerdict, ReasonInfo,
     };
     #[pymodule_export]
     use super::family::Family;

@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use placement::snapshot::Snapshot;
 use placement::Cluster;
+use placement::{snapshot::Snapshot, Detail};
 
 use crate::report::{Form, Step, Totals};
 use crate::{DIFFERS, SAME};
@@ -29,7 +29,15 @@ pub(crate) fn replay(
         let question = operation.question();
         let verdicts = question
             .filter(|_| explain)
-            .map(|question| question.with_candidates(|pod, candidates| cluster.explain(pod, candidates)));
+            .map(|question| {
+                question.with_candidates(|pod, candidates| {
+                    cluster.explain(pod, candidates, Detail::default()).nodes
+                })
+            })
+            .map(|mut verdicts| {
+                verdicts.sort_by(|left, right| left.node.cmp(&right.node));
+                verdicts
+            });
         let answer =
             cluster.perform(operation).map_err(|problem| format!("operations[{number}]: {problem}"))?;
         if let (Some(question), Some(answer)) = (question, answer) {
