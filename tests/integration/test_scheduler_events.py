@@ -250,7 +250,8 @@ async def test_queries_are_answered(fake_kube: FakeKube, scheduler: Scheduler, c
 
     explained = await ask(client, prefix, "explain", {"namespace": "default", "name": "waiting"})
     assert explained["state"] == "pending"
-    assert explained["sentence"] == "fits on none of 1 nodes: 1 1/1 CardInsufficientMemory"
+    assert explained["reasons"] == {"1/1 CardInsufficientMemory": 1}
+    assert explained["sentence"].endswith("(asks 6,000), or when pod default/a ends")
     card = explained["nodes"][0]["cards"][0]
     assert (card["code"], card["asked"], card["used"], card["total"]) == ("CardInsufficientMemory", 6000, 6000, 10000)
     assert card["sentence"] == "The card has less free memory than asked."
@@ -265,6 +266,10 @@ async def test_queries_are_answered(fake_kube: FakeKube, scheduler: Scheduler, c
 
     planned = await ask(client, prefix, "what-if", {"pods": [pod("x", memory=3000), pod("y", memory=3000)]})
     assert [each["node"] for each in planned["pods"]] == ["n1", ""]
+    without = await ask(
+        client, prefix, "what-if", {"pods": [pod("x", memory=6000)], "remove": [created["metadata"]["uid"]]}
+    )
+    assert (without["pods"][0]["node"], without["removed"]) == ("n1", [created["metadata"]["uid"]])
     again = await ask(client, prefix, "state", {"node": "n1"})
     assert again == state
 

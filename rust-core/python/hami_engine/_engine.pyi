@@ -97,9 +97,7 @@ class MigProfile:
 class MigClaim:
     # An instance that a pod claims beyond its slices; without profile and placement one that nobody can find.
 
-    def __new__(
-        cls, *, card_id: str, profile: str = "", placement: tuple[int, int] | None = None
-    ) -> MigClaim: ...
+    def __new__(cls, *, card_id: str, profile: str = "", placement: tuple[int, int] | None = None) -> MigClaim: ...
 
 @final
 class Ask:

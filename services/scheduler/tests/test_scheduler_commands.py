@@ -59,11 +59,28 @@ async def test_what_the_commands_say(nats_url: str, prefix: str, tmp_path: Path)
     at = ("--server", nats_url, "--prefix", prefix)
 
     _, out, _ = await call("explain", "default/waiting", *at)
+    sentence = (
+        "fits on none of 1 nodes: 6,000 MiB asked; 4,000 free on card n1-0 of n1; would fit on n1 (card n1-0) if "
+        "container main asked NVIDIA for at most 4,000 MiB of each card (asks 6,000), or when pod default/held ends"
+    )
     assert out.splitlines() == [
-        "default/waiting: fits on none of 1 nodes: 1 1/1 CardInsufficientMemory",
-        "  n1: 1/1 CardInsufficientMemory",
-        "    n1-0: CardInsufficientMemory (asked 6000, used 6000 of 10000): The card has less free memory than asked.",
+        f"default/waiting: {sentence}",
+        "",
+        "n1: 1/1 CardInsufficientMemory",
+        "  would fit on n1 (card n1-0) if container main asked NVIDIA for at most 4,000 MiB of each card (asks 6,000)",
+        "  would fit on n1 (card n1-0) when pod default/held ends",
+        "  CARD  NEEDS          USED                     FREE                     REASON",
+        "  n1-0  6000 MiB, 0 %  6000 MiB, 30 %, 1 slots  4000 MiB, 70 %, 9 slots  CardInsufficientMemory",
     ]
+    _, out, _ = await call("explain", "default/waiting", "--json", *at)
+    told = json.loads(out)
+    assert (told["change"]["kind"], told["change"]["numbers"]) == (
+        "lower-ask",
+        {"memory_mib": {"now": 6000, "needed": 4000}},
+    )
+    assert told["nodes"][0]["changes"][1]["pods"][0]["name"] == "held"
+    card = told["nodes"][0]["cards"][0]
+    assert (card["needed_memory_mib"], card["used_memory_mib"], card["free_memory_mib"]) == (6000, 6000, 4000)
     _, out, _ = await call("explain", "default/held", "--json", *at)
     assert json.loads(out)["slices"][0]["card_id"] == "n1-0"
 
@@ -78,14 +95,22 @@ async def test_what_the_commands_say(nats_url: str, prefix: str, tmp_path: Path)
     file = tmp_path / "pods.yaml"
     file.write_text(yaml.safe_dump_all([pod("x", memory=4000), pod("y", memory=4000)]), encoding="utf-8")
     code, out, _ = await call("what-if", str(file), *at)
+    crowded = (
+        "fits on none of 1 nodes: 4,000 MiB asked; 0 free on card n1-0 of n1; would fit on n1 (card n1-0) when pod "
+        "default/x ends"
+    )
     assert (code, out.splitlines()) == (
         1,
         [
             "default/x: n1",
             "  main: n1-0, 4000 MiB, 0 % of its cores",
-            "default/y: fits nowhere: 1 CardInsufficientMemory",
+            f"default/y: {crowded}",
         ],
     )
+    held = json.loads((await call("explain", "default/held", "--json", *at))[1])["uid"]
+    code, out, _ = await call("what-if", str(file), "--remove", held, "--json", *at)
+    planned = json.loads(out)
+    assert (code, planned["removed"], [each["node"] for each in planned["pods"]]) == (0, [held], ["n1", "n1"])
 
     assert await call("explain", "default/nobody", *at) == (
         1,

@@ -10,7 +10,7 @@ import pytest
 from hami_model import device_config, events, kube
 from hami_model.ids import AllocationId
 from hami_model.vendors import vendor
-from hami_scheduler.core import queries, rejections
+from hami_scheduler.core import explanations, rejections
 from hami_scheduler.core.announcements import Announcements
 from hami_scheduler.core.filter import FilterAnswer, filter_pod
 from hami_scheduler.core.ledger import Ledger
@@ -95,7 +95,7 @@ def test_scores_that_cannot_be_read_cost_the_scores_alone_until_they_are_mended(
 def test_a_choice_without_scores_is_told_wherever_it_is_looked_for(ledger: Ledger) -> None:
     observe(ledger, None, 2)
     pending = msgspec.convert(asking(2), kube.Pod)
-    explained = queries.explain(ledger, pending, queries.ExplainQuestion(namespace="default", name="p"))
+    explained = explanations.explain(ledger, pending, explanations.ExplainQuestion(namespace="default", name="p"))
     assert list(explained.nodes[0].notes) == ["PairScoresMissing"]
 
     answer = place(ledger, asking(2))

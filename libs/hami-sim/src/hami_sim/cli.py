@@ -221,6 +221,24 @@ def snapshot(
     )
 
 
+@app.command()
+def explain(
+    pod: Annotated[str, typer.Argument(metavar="POD", help="Its name, or NAMESPACE/NAME.")],
+    *,
+    state: State = DEFAULT_STATE,
+    namespace: Namespace = "default",
+    in_json: AsJson = False,
+) -> None:
+    """Say where a pod is, or why it waits, card by card, and what would help. Exit status 1: no such pod."""
+    named = pod if "/" in pod else f"{namespace}/{pod}"
+    options = ["--json"] if in_json else []
+    _instead(
+        lambda: [
+            program("hami-scheduler"), "explain", f"--server={LocalCluster.attach(state).nats_url}", *options, named
+        ]
+    )  # fmt: skip
+
+
 @app.command(context_settings={"ignore_unknown_options": True})
 def run(
     command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="Command of the container.")],

@@ -19,7 +19,7 @@ from hami_model import kube
 from hami_model.events import subjects
 from nats.errors import Error as NatsError
 
-from hami_scheduler.core import queries, snapshots
+from hami_scheduler.core import explanations, plans, queries, snapshots
 
 REFUSED = 1
 WRONG_USE = 2
@@ -40,6 +40,8 @@ _DEFAULT_SERVER = "nats://127.0.0.1:4222"
 def explain(
     pod: Annotated[str, typer.Argument(metavar="NAMESPACE/POD")],
     *,
+    limit: Annotated[int, typer.Option(help="Nodes told card by card; those that miss least come first.")] = 20,
+    searched: Annotated[int, typer.Option(help="Nodes on which the smallest change is looked for.")] = 16,
     server: Server = _DEFAULT_SERVER,
     prefix: Prefix = subjects.DEFAULT_PREFIX,
     user: User = "",
@@ -47,25 +49,48 @@ def explain(
     ca_file: CaFile = "",
     as_json: AsJson = False,
 ) -> None:
-    """Say where a pod is, or why it waits: node by node, card by card. Exit status 1: no such pod."""
+    """Say where a pod is, or why it waits: node by node, card by card, and what would help.
+
+    Exit status 1: no such pod, or no scheduler answers.
+    """
     namespace, slash, name = pod.partition("/")
     if not (slash and namespace and name):
         _end(WRONG_USE, f"{pod}: write NAMESPACE/POD")
-    question = queries.ExplainQuestion(namespace=namespace, name=name)
+    question = explanations.ExplainQuestion(namespace=namespace, name=name, limit=limit, searched=searched)
     payload = _ask(_connection(server, user, password, ca_file), prefix, "explain", question)
     if as_json:
         print(_indented(payload))
         return
-    answer = msgspec.json.decode(payload, type=queries.ExplainAnswer)
+    answer = msgspec.json.decode(payload, type=explanations.ExplainAnswer)
     print(f"{namespace}/{name}: {answer.sentence}")
     _print_slices(answer.slices)
     for node in answer.nodes:
-        print(f"  {node.node}: {f'fits, score {node.score or 0:.2f}' if node.fits else node.reason}")
-        for card in node.cards:
-            numbers = "" if card.asked is None else f" (asked {card.asked}, used {card.used} of {card.total})"
-            print(f"    {card.card_id}: {'fits' if card.fits else f'{card.code}{numbers}: {card.sentence}'}")
+        print(f"\n{node.node}: {f'fits, score {node.score or 0:.2f}' if node.fits else node.reason}")
+        for change in node.changes:
+            print(f"  {change.sentence}")
+        for line in _card_table(node.cards):
+            print(f"  {line}")
     if len(answer.nodes) < answer.nodes_total:
-        print(f"  … {answer.nodes_total - len(answer.nodes)} more nodes")
+        print(f"\n… {answer.nodes_total - len(answer.nodes)} more nodes")
+
+
+def _card_table(cards: list[explanations.CardExplanation]) -> list[str]:
+    """Of each card what the pod needs, what is used and what is free of it."""
+    if not cards:
+        return []
+    told = [
+        (
+            card.card_id,
+            f"{card.needed_memory_mib} MiB, {card.needed_cores_percent} %",
+            f"{card.used_memory_mib} MiB, {card.used_cores_percent} %, {card.used_slots} slots",
+            f"{card.free_memory_mib} MiB, {card.free_cores_percent} %, {card.free_slots} slots",
+            ", ".join(card.codes) or "fits",
+        )
+        for card in cards
+    ]
+    rows = [("CARD", "NEEDS", "USED", "FREE", "REASON"), *told]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def state(
@@ -113,6 +138,9 @@ def state(
 def what_if(
     file: Annotated[Path, typer.Argument(help="Pods, YAML or JSON, one document each.")],
     *,
+    remove: Annotated[
+        list[str] | None, typer.Option(metavar="UID", help="A pod that ends before; may be repeated.")
+    ] = None,
     server: Server = _DEFAULT_SERVER,
     prefix: Prefix = subjects.DEFAULT_PREFIX,
     user: User = "",
@@ -121,14 +149,14 @@ def what_if(
     as_json: AsJson = False,
 ) -> None:
     """Say where these pods would go now, one after another. Nothing is changed. Exit status 1: one fits nowhere."""
-    question = queries.WhatIfQuestion(pods=_pods(file))
+    question = plans.WhatIfQuestion(pods=_pods(file), remove=tuple(remove or ()))
     payload = _ask(_connection(server, user, password, ca_file), prefix, "what-if", question)
-    answer = msgspec.json.decode(payload, type=queries.WhatIfAnswer)
+    answer = msgspec.json.decode(payload, type=plans.WhatIfAnswer)
     if as_json:
         print(_indented(payload))
     for pod in answer.pods if not as_json else ():
         counted = ", ".join(f"{count} {reason}" for reason, count in sorted(pod.reasons.items()))
-        print(f"{pod.namespace}/{pod.name}: {pod.node or pod.problem or f'fits nowhere: {counted}'}")
+        print(f"{pod.namespace}/{pod.name}: {pod.node or pod.problem or pod.sentence or f'fits nowhere: {counted}'}")
         _print_slices(pod.slices)
     if not all(pod.node for pod in answer.pods):
         raise typer.Exit(REFUSED)

@@ -119,7 +119,7 @@ def next_steps(state: str, kubeconfig: str, kubectl: str, nats: str, programs: s
             f"  {programs}/hami-sim run{option} --mem-mib 4000 -- vgpu-workload over-alloc   # refused its 4,001st MiB",
             f"  {programs}/hami-sim events{option}                    # everything as it happens",
             f"  {programs}/hami-sim status{option}                    # this table",
-            f"  {programs}/hami-scheduler explain --server {nats} default/pending    # why a pod waits, card by card",
+            f"  {programs}/hami-sim explain{option} pending           # why a pod waits, and what would help",
             f"  nats --server {nats} sub 'hami.v1.>'    # the events as other programs see them",
             f"  {kubectl} --kubeconfig {kubeconfig} get pods -A",
             f"  {programs}/hami-sim down{option}",

@@ -19,10 +19,12 @@ from hami_model.events import subjects
 from prometheus_client import CollectorRegistry
 
 from hami_scheduler.bookkeeper import Bookkeeper
-from hami_scheduler.core import queries, snapshots
+from hami_scheduler.core import explanations, plans, queries, snapshots
 
 _PAYLOAD_MAX = 1_000_000  # NATS takes 1 MiB unless told otherwise, headers included
-_Q = TypeVar("_Q", queries.StateQuestion, queries.ExplainQuestion, queries.WhatIfQuestion, snapshots.SnapshotQuestion)
+_Q = TypeVar(
+    "_Q", queries.StateQuestion, explanations.ExplainQuestion, plans.WhatIfQuestion, snapshots.SnapshotQuestion
+)
 
 
 class QueryServer:
@@ -97,7 +99,7 @@ class QueryServer:
         return _reply(queries.state(self._bookkeeper.ledger, asked, len(self._bookkeeper.rejected)))
 
     async def _explain(self, message: Message) -> Reply:
-        asked = _question(message, queries.ExplainQuestion)
+        asked = _question(message, explanations.ExplainQuestion)
         if isinstance(asked, Reply):
             return asked
         pod = self._find_pod(asked.namespace, asked.name)
@@ -106,14 +108,20 @@ class QueryServer:
                 error_code="404",
                 error_description=f"no live pod {asked.namespace}/{asked.name} asks for cards or holds some",
             )
-        return _reply(queries.explain(self._bookkeeper.ledger, pod, asked))
+        ledger = self._bookkeeper.ledger
+        found = explanations.prepare(ledger, pod, asked)
+        if isinstance(found, explanations.Waiting):
+            # Thousands of nodes take a while: beside the loop, which goes on answering.
+            told = await asyncio.to_thread(found.look)
+            found = found.answer(told, lambda uid: explanations.named_pod(ledger, uid))
+        return _reply(found)
 
     async def _what_if(self, message: Message) -> Reply:
-        asked = _question(message, queries.WhatIfQuestion)
+        asked = _question(message, plans.WhatIfQuestion)
         if isinstance(asked, Reply):
             return asked
         # Many pods take a while: beside the loop, which goes on answering.
-        return _reply(await asyncio.to_thread(queries.what_if, self._bookkeeper.ledger, asked))
+        return _reply(await asyncio.to_thread(plans.what_if, self._bookkeeper.ledger, asked))
 
     async def _snapshot(self, message: Message) -> Reply:
         asked = _question(message, snapshots.SnapshotQuestion)
