@@ -120,7 +120,9 @@ fn run(cluster: &mut Cluster, step: &Step) -> Answer {
     match step {
         Step::Reserve(pod) => Answer::Decided(cluster.reserve(pod, Candidates::Named(&NODES))),
         Step::WhatIf(pod) => Answer::Decided(cluster.what_if(pod, Candidates::All)),
-        Step::Explain(pod) => Answer::Told(format!("{:?}", cluster.explain(pod, Candidates::All))),
+        Step::Explain(pod) => {
+            Answer::Told(format!("{:?}", cluster.explain(pod, Candidates::All, placement::Detail::default())))
+        }
         Step::Release(uid) => Answer::Told(cluster.release(uid).to_string()),
         Step::Confirm(uid) => Answer::Told(cluster.confirm(uid).to_string()),
         Step::Charge(uid, node, memory) => {
