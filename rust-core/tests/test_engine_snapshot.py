@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hami_engine import Card, Cluster, Placement, PodAsk
+from hami_engine import Card, Cluster, ContainerSlices, Placement, PodAsk, Slice
 
 COMMAND = [sys.executable, "-c", "import sys; from hami_engine.command import main; sys.exit(main())"]
 MakeCards = Callable[..., list[Card]]
@@ -100,3 +100,49 @@ def test_a_snapshot_beside_decisions_is_a_state_that_was(cluster: Cluster, pod: 
     finally:
         stop.set()
         worker.join()
+
+
+def test_the_last_steps_are_kept_with_the_state_before_them(cluster: Cluster, pod: MakePod, cards: MakeCards) -> None:
+    assert cluster.recorded() is None
+    cluster.reserve(pod("before", (1, 1000, 0)))
+    cluster.record(8)
+    cluster.set_node("b", cards("b", 1), pair_scores={"b-0": {"b-1": 1}})
+    with pytest.raises(ValueError, match="twice"):
+        cluster.set_node("c", [*cards("c", 1), *cards("c", 1)])
+    cluster.set_quota("default", "NVIDIA", memory_mib=9000)
+    cluster.set_card_health("a", "a-0", healthy=False)
+    cluster.set_node_host("a", (1000, 2000))
+    cluster.set_workload(None)
+    cluster.charge(
+        uid="held",
+        namespace="default",
+        node="b",
+        containers=[
+            ContainerSlices(kind="init"),
+            ContainerSlices(
+                kind="app", slices=[Slice(card_id="b-0", vendor="NVIDIA", memory_mib=500, cores_percent=5)]
+            ),
+        ],
+        blocked_cards=["b-7"],
+    )
+    cluster.reserve(pod("fits", (1, 1000, 0)), ["b", "a"])
+    cluster.reserve(pod("waits", (1, 9000, 0)), ["a", "b"])
+    cluster.confirm("fits")
+    cluster.release("before")
+    cluster.remove_node("b")
+    recorded = cluster.recorded()
+    assert recorded is not None
+    steps = [next(iter(step)) for step in json.loads(recorded)["operations"]]
+    assert steps == [
+        "set_node_host", "set_workload", "charge", "reserve", "reserve", "confirm", "release", "remove_node"
+    ]  # fmt: skip
+    assert b'"before"' in recorded
+    status, out, err = hami_engine("replay", "-", given=recorded)
+    assert (status, err) == (0, "")
+    assert "2 decisions, 0 differ" in out
+    hidden = cluster.recorded(anonymise=True)
+    assert hidden is not None
+    assert b"fits" not in hidden.replace(b"fitting_nodes", b"")
+    assert hami_engine("replay", "-", given=hidden)[0] == 0
+    cluster.record(0)
+    assert cluster.recorded() is None

@@ -388,6 +388,8 @@ class Cluster:
     def snapshot(
         self, *, questions: Sequence[tuple[PodAsk, Sequence[str] | None]] = ..., anonymise: bool = False
     ) -> bytes: ...  # JSON, replayed by `hami-engine`; each question (pod, candidates) with its answer as of now
+    def record(self, most: int) -> None: ...  # keeps the last changes and decisions; 0 ends it
+    def recorded(self, *, anonymise: bool = False) -> bytes | None: ...  # a snapshot: the state before them, and them
     @staticmethod
     def from_snapshot(snapshot: bytes) -> Cluster: ...  # ValueError: names the place that is malformed
     def explain(

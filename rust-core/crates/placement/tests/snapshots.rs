@@ -2,7 +2,7 @@
 
 mod support;
 
-use placement::snapshot::{self, Answer, Operation, Question, Snapshot, SnapshotError};
+use placement::snapshot::{self, Answer, Operation, Question, Recording, Snapshot, SnapshotError};
 use placement::{BookingState, Candidates, Cluster, PodAsk};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -139,7 +139,7 @@ fn names_are_replaced_everywhere_and_decisions_stay() {
 }
 
 /// Every recorded answer is given again.
-fn replay(snapshot: &Snapshot) {
+fn replay(snapshot: &Snapshot) -> Cluster {
     let mut cluster = Cluster::from_snapshot(snapshot).unwrap();
     for operation in &snapshot.operations {
         let given = cluster.perform(operation).unwrap();
@@ -149,6 +149,7 @@ fn replay(snapshot: &Snapshot) {
         }
     }
     assert_eq!(cluster.check_invariants(), Vec::<String>::new());
+    cluster
 }
 
 proptest! {
@@ -181,6 +182,30 @@ proptest! {
         prop_assert_eq!(&read, &asked);
         replay(&read);
         replay(&read.anonymised());
+    }
+
+    #[test]
+    fn a_recording_ends_where_the_cluster_is(
+        before in vec(any_step(), 0..10),
+        pods in vec((0..8u8).prop_flat_map(any_pod), 0..20),
+        most in 1..8usize,
+    ) {
+        let mut cluster = empty_cluster();
+        for step in &before {
+            run(&mut cluster, step);
+        }
+        let mut recording = Recording::begin(&cluster, most);
+        for pod in &pods {
+            let candidates = vec!["d".to_string(), "a".into(), "b".into(), "unknown".into()];
+            let mut question = Question { pod: pod.clone(), candidates: Some(candidates), answer: None };
+            let decision = question.with_candidates(|pod, candidates| cluster.reserve(pod, candidates));
+            question.answer = Some(Answer::of(&decision));
+            recording.add(Operation::Reserve(question));
+        }
+        let recorded = recording.snapshot();
+        prop_assert_eq!(recorded.operations.len(), pods.len().min(most));
+        let replayed = replay(&snapshot::read(&recorded.write()).unwrap());
+        prop_assert_eq!(replayed.snapshot(), cluster.snapshot());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use placement::snapshot::{BookingRecord, NodeRecord, Operation, Question, QuotaRecord};
 use placement::{
     BookingState, BookingView, BoundClaim, BoundPod, Candidates, CardScores, CardSpec, CardView, Detail,
     Families, HostAmount,
@@ -139,17 +140,30 @@ impl Cluster {
         let specs: Vec<CardSpec> = cards.iter().map(|card| card.0.clone()).collect();
         let scores: Vec<CardScores> =
             pair_scores.into_iter().map(|(card, peers)| (card, peers.into_iter().collect())).collect();
-        self.0.short(py, |cluster| cluster.set_node_with_pair_scores(node, &specs, &scores))?.map_err(invalid)
+        let outcome = self.0.change(
+            py,
+            |cluster| cluster.set_node_with_pair_scores(node, &specs, &scores),
+            |outcome| outcome.is_ok().then(|| Operation::SetNode(NodeRecord::of(node, &specs, &scores))),
+        )?;
+        outcome.map_err(invalid)
     }
 
     /// Takes a node out of placement; bookings on it stay. False when it was not registered.
     fn remove_node(&self, py: Python<'_>, node: &str) -> PyResult<bool> {
-        self.0.short(py, |cluster| cluster.remove_node(node))
+        self.0.change(
+            py,
+            |cluster| cluster.remove_node(node),
+            |_| Some(Operation::RemoveNode { name: node.into() }),
+        )
     }
 
     /// False when the node has not registered such a card. The next `set_node` decides again.
     fn set_card_health(&self, py: Python<'_>, node: &str, card_id: &str, healthy: bool) -> PyResult<bool> {
-        self.0.short(py, |cluster| cluster.set_card_health(node, card_id, healthy))
+        self.0.change(
+            py,
+            |cluster| cluster.set_card_health(node, card_id, healthy),
+            |_| Some(Operation::SetCardHealth { node: node.into(), card_id: card_id.into(), healthy }),
+        )
     }
 
     /// What of a node's host is free: thousandths of a core and MiB. None: not known. False when there is no such node.
@@ -159,14 +173,23 @@ impl Cluster {
     #[pyo3(signature = (node, free))]
     fn set_node_host(&self, py: Python<'_>, node: &str, free: Option<(i64, i64)>) -> PyResult<bool> {
         let free = free.map(|(cpu, memory)| HostAmount::new(cpu, memory)).transpose().map_err(invalid)?;
-        self.0.short(py, |cluster| cluster.set_node_host(node, free))
+        self.0.change(
+            py,
+            |cluster| cluster.set_node_host(node, free),
+            |_| Some(Operation::SetNodeHost { node: node.into(), free }),
+        )
     }
 
     /// The pods that the policy `fgd` expects. None: pods like those that are booked.
     #[pyo3(signature = (shapes))]
     fn set_workload(&self, py: Python<'_>, shapes: Option<Vec<PyRef<'_, WorkloadShape>>>) -> PyResult<()> {
-        let shapes = shapes.map(|shapes| shapes.iter().map(|shape| shape.0.clone()).collect());
-        self.0.short(py, |cluster| cluster.set_workload(shapes))
+        let shapes: Option<Vec<_>> =
+            shapes.map(|shapes| shapes.iter().map(|shape| shape.0.clone()).collect());
+        self.0.change(
+            py,
+            |cluster| cluster.set_workload(shapes.clone()),
+            |()| Some(Operation::SetWorkload { shapes: shapes.clone() }),
+        )
     }
 
     /// How many free cards of a node an expected pod finds useless, in the mean. None for an unknown node.
@@ -207,7 +230,13 @@ impl Cluster {
         memory_mib: Option<i64>,
         cores_percent: Option<i64>,
     ) -> PyResult<()> {
-        self.0.short(py, |cluster| cluster.set_quota(namespace, vendor, memory_mib, cores_percent))
+        let record =
+            || QuotaRecord { namespace: namespace.into(), vendor: vendor.into(), memory_mib, cores_percent };
+        self.0.change(
+            py,
+            |cluster| cluster.set_quota(namespace, vendor, memory_mib, cores_percent),
+            |()| Some(Operation::SetQuota(record())),
+        )
     }
 
     /// MiB and percent that the quota of a namespace allows of one vendor. None: no limit.
@@ -254,7 +283,11 @@ impl Cluster {
             blocked_cards: &blocked_cards,
             claims: &claims,
         };
-        self.0.short(py, |cluster| cluster.charge(&pod))
+        self.0.change(
+            py,
+            |cluster| cluster.charge(&pod),
+            |()| Some(Operation::Charge(BookingRecord::of(&pod))),
+        )
     }
 
     /// Places a pod and books it as reserved in place of whatever was booked for its UID.
@@ -269,20 +302,27 @@ impl Cluster {
         candidates: Option<Vec<PyBackedStr>>,
     ) -> PyResult<Answer> {
         let ask = &pod.0;
-        let decision = self.0.short(py, |cluster| {
-            with_candidates(candidates.as_deref(), |candidates| cluster.reserve(ask, candidates))
-        })?;
+        let names = candidates.as_deref();
+        let decision = self.0.change(
+            py,
+            |cluster| with_candidates(names, |candidates| cluster.reserve(ask, candidates)),
+            |decision| {
+                let candidates = names.map(|names| names.iter().map(ToString::to_string).collect());
+                let answer = Some(placement::snapshot::Answer::of(decision));
+                Some(Operation::Reserve(Question { pod: ask.clone(), candidates, answer }))
+            },
+        )?;
         Ok(Answer::new(decision, ask))
     }
 
     /// Makes a reservation bound. False when nothing is booked for the UID.
     fn confirm(&self, py: Python<'_>, uid: &str) -> PyResult<bool> {
-        self.0.short(py, |cluster| cluster.confirm(uid))
+        self.0.change(py, |cluster| cluster.confirm(uid), |_| Some(Operation::Confirm { uid: uid.into() }))
     }
 
     /// Gives back what is booked for a UID. False when nothing is.
     fn release(&self, py: Python<'_>, uid: &str) -> PyResult<bool> {
-        self.0.short(py, |cluster| cluster.release(uid))
+        self.0.change(py, |cluster| cluster.release(uid), |_| Some(Operation::Release { uid: uid.into() }))
     }
 
     /// What is booked for a UID: where, and how firmly.
@@ -373,6 +413,21 @@ impl Cluster {
         let cluster = self.0.long(py, |cluster| cluster.clone())?;
         let bytes = py.detach(|| snapshot::write(cluster, questions, anonymise));
         Ok(PyBytes::new(py, &bytes).unbind())
+    }
+
+    /// Keeps the last `most` changes and decisions, with the state before them; 0 ends it. Costs a second booking of
+    /// each change.
+    fn record(&self, py: Python<'_>, most: usize) -> PyResult<()> {
+        self.0.record(py, most)
+    }
+
+    /// A snapshot of what is recorded: the state before the last steps, and the steps with their answers. None where
+    /// nothing is recorded.
+    #[pyo3(signature = (*, anonymise=false))]
+    fn recorded(&self, py: Python<'_>, anonymise: bool) -> PyResult<Option<Py<PyBytes>>> {
+        let Some(recorded) = self.0.recorded(py)? else { return Ok(None) };
+        let bytes = py.detach(|| if anonymise { recorded.anonymised() } else { recorded }.write());
+        Ok(Some(PyBytes::new(py, &bytes).unbind()))
     }
 
     /// The state of a snapshot. `ValueError` names the place where it is malformed.

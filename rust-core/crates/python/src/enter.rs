@@ -2,16 +2,54 @@
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
+use placement::snapshot::{Operation, Recording, Snapshot};
 use placement::InvalidInput;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 /// The state behind its lock. The lock is never held while a thread waits for the interpreter.
-pub(crate) struct Guarded(Mutex<placement::Cluster>);
+pub(crate) struct Guarded(Mutex<Kept>);
+
+/// The state, and its last steps where they are wanted.
+struct Kept {
+    cluster: placement::Cluster,
+    recording: Option<Recording>,
+}
 
 impl Guarded {
     pub(crate) fn new(cluster: placement::Cluster) -> Self {
-        Self(Mutex::new(cluster))
+        Self(Mutex::new(Kept { cluster, recording: None }))
+    }
+
+    /// Begins to record the last `most` steps, or ends it when that is 0.
+    pub(crate) fn record(&self, py: Python<'_>, most: usize) -> PyResult<()> {
+        self.long_kept(py, |kept| {
+            kept.recording = (most > 0).then(|| Recording::begin(&kept.cluster, most));
+        })
+    }
+
+    /// What is recorded. None: nothing is to be.
+    pub(crate) fn recorded(&self, py: Python<'_>) -> PyResult<Option<Snapshot>> {
+        self.long_kept(py, |kept| kept.recording.as_ref().map(Recording::snapshot))
+    }
+
+    /// Runs a short step that changes the state; `told` says what it was (None: nothing), where steps are
+    /// recorded.
+    pub(crate) fn change<T: Send>(
+        &self,
+        py: Python<'_>,
+        step: impl FnOnce(&mut placement::Cluster) -> T + Send,
+        told: impl FnOnce(&T) -> Option<Operation> + Send,
+    ) -> PyResult<T> {
+        self.short_kept(py, |kept| {
+            let outcome = step(&mut kept.cluster);
+            if let Some(recording) = &mut kept.recording {
+                if let Some(operation) = told(&outcome) {
+                    recording.add(operation);
+                }
+            }
+            outcome
+        })
     }
 
     /// Runs a short step with the interpreter attached, or detached where another thread holds the state.
@@ -20,11 +58,7 @@ impl Guarded {
         py: Python<'_>,
         step: impl FnOnce(&mut placement::Cluster) -> T + Send,
     ) -> PyResult<T> {
-        match self.0.try_lock() {
-            Ok(mut cluster) => Ok(step(&mut cluster)),
-            Err(TryLockError::WouldBlock) => self.long(py, step),
-            Err(TryLockError::Poisoned(_)) => Err(broken()),
-        }
+        self.short_kept(py, |kept| step(&mut kept.cluster))
     }
 
     /// Runs a long step with the interpreter detached.
@@ -33,10 +67,20 @@ impl Guarded {
         py: Python<'_>,
         step: impl FnOnce(&mut placement::Cluster) -> T + Send,
     ) -> PyResult<T> {
-        py.detach(|| {
-            self.0.lock().map(|mut cluster: MutexGuard<'_, placement::Cluster>| step(&mut cluster)).ok()
-        })
-        .ok_or_else(broken)
+        self.long_kept(py, |kept| step(&mut kept.cluster))
+    }
+
+    fn short_kept<T: Send>(&self, py: Python<'_>, step: impl FnOnce(&mut Kept) -> T + Send) -> PyResult<T> {
+        match self.0.try_lock() {
+            Ok(mut kept) => Ok(step(&mut kept)),
+            Err(TryLockError::WouldBlock) => self.long_kept(py, step),
+            Err(TryLockError::Poisoned(_)) => Err(broken()),
+        }
+    }
+
+    fn long_kept<T: Send>(&self, py: Python<'_>, step: impl FnOnce(&mut Kept) -> T + Send) -> PyResult<T> {
+        py.detach(|| self.0.lock().map(|mut kept: MutexGuard<'_, Kept>| step(&mut kept)).ok())
+            .ok_or_else(broken)
     }
 }
 

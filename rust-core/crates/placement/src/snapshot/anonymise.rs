@@ -86,6 +86,12 @@ impl Snapshot {
                     see(Named::Node, node);
                     see(Named::Card, card_id);
                 }
+                Operation::SetNodeHost { node, free: _ } => see(Named::Node, node),
+                Operation::SetWorkload { shapes } => {
+                    for shape in shapes.iter_mut().flatten() {
+                        visit_pod(&mut shape.pod, see);
+                    }
+                }
                 Operation::SetQuota(quota) => visit_quota(quota, see),
                 Operation::Charge(booking) => visit_booking(booking, see),
                 Operation::Confirm { uid } | Operation::Release { uid } => see(Named::Uid, uid),

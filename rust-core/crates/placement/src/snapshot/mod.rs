@@ -10,6 +10,7 @@ mod anonymise;
 mod answer;
 mod layout;
 mod operation;
+mod recording;
 mod state;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ use crate::workload::WorkloadShape;
 
 pub use answer::Answer;
 pub use operation::{Operation, Question};
+pub use recording::Recording;
 
 /// What `format` says in a snapshot.
 pub const FORMAT: &str = "hami-engine-snapshot";

@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::{Answer, BookingRecord, NodeRecord, QuotaRecord};
 use crate::ask::{InvalidInput, PodAsk};
 use crate::cluster::Cluster;
+use crate::host::HostAmount;
 use crate::search::Candidates;
+use crate::workload::WorkloadShape;
 
 /// One step on the state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +28,18 @@ pub enum Operation {
         card_id: String,
         /// Whether the card works.
         healthy: bool,
+    },
+    /// [`Cluster::set_node_host`].
+    SetNodeHost {
+        /// The node's name.
+        node: String,
+        /// What is free. None: not known.
+        free: Option<HostAmount>,
+    },
+    /// [`Cluster::set_workload`].
+    SetWorkload {
+        /// The expected pods. None: as those that are booked.
+        shapes: Option<Vec<WorkloadShape>>,
     },
     /// [`Cluster::set_quota`].
     SetQuota(QuotaRecord),
@@ -90,6 +104,9 @@ impl Operation {
     }
 
     pub(super) fn settle(&mut self) -> Result<(), InvalidInput> {
+        if let Self::SetWorkload { shapes: Some(shapes) } = self {
+            return shapes.iter_mut().try_for_each(WorkloadShape::settle);
+        }
         self.question_mut().map_or(Ok(()), |question| question.pod.settle())
     }
 }
@@ -106,6 +123,11 @@ impl Cluster {
             Operation::SetCardHealth { node, card_id, healthy } => {
                 self.set_card_health(node, card_id, *healthy);
             }
+            Operation::SetNodeHost { node, free } => {
+                let free = free.map(|free| HostAmount::new(free.cpu_milli, free.memory_mib)).transpose()?;
+                self.set_node_host(node, free);
+            }
+            Operation::SetWorkload { shapes } => self.set_workload(shapes.clone()),
             Operation::SetQuota(quota) => self.limit(quota),
             Operation::Charge(booking) => self.restore(booking)?,
             Operation::Confirm { uid } => drop(self.confirm(uid)),

@@ -1,10 +1,13 @@
 //! From the kept state to its snapshot and back.
 
+use std::collections::BTreeMap;
+
 use super::{
     invalid, BookingRecord, NodeRecord, QuotaRecord, ShareRecord, Snapshot, SnapshotError, FORMAT, VERSION,
 };
 use crate::ask::{ContainerKind, InvalidInput};
 use crate::booking::{Booking, BookingState, Claim, Share};
+use crate::card::CardSpec;
 use crate::cluster::Cluster;
 use crate::family::Families;
 use crate::host::HostAmount;
@@ -180,5 +183,58 @@ impl Cluster {
             self.bookings.slots[number].state = BookingState::Reserved;
         }
         Ok(())
+    }
+}
+
+impl NodeRecord {
+    /// A node as it is registered.
+    pub fn of(name: &str, cards: &[CardSpec], scores: &[CardScores]) -> Self {
+        let mut pair_scores = BTreeMap::new();
+        for (card_id, peers) in scores {
+            // Of several entries of a card the first counts.
+            pair_scores.entry(card_id.clone()).or_insert_with(|| first_of_each(peers));
+        }
+        Self { name: name.into(), cards: cards.to_vec(), pair_scores, host: None }
+    }
+}
+
+fn first_of_each(peers: &[(String, i64)]) -> BTreeMap<String, i64> {
+    let mut first = BTreeMap::new();
+    for (peer, score) in peers {
+        first.entry(peer.clone()).or_insert(*score);
+    }
+    first
+}
+
+impl BookingRecord {
+    /// What a bound pod holds, as it is charged.
+    pub fn of(pod: &BoundPod<'_>) -> Self {
+        let BoundPod { uid, namespace, node, containers, init_done, blocked_cards, claims } = *pod;
+        let of_container = |(container, (kind, shares)): (u16, &(ContainerKind, Vec<BoundShare>))| {
+            let kind = *kind;
+            let record = move |share: &BoundShare| {
+                let BoundShare { card_id, vendor, memory_mib, cores_percent, instance } = share;
+                ShareRecord {
+                    container,
+                    kind,
+                    card_id: card_id.clone(),
+                    vendor: vendor.to_string(),
+                    memory_mib: *memory_mib,
+                    cores_percent: *cores_percent,
+                    instance: instance.clone(),
+                }
+            };
+            shares.iter().map(record).collect::<Vec<_>>()
+        };
+        Self {
+            uid: uid.into(),
+            namespace: namespace.into(),
+            node: node.into(),
+            state: BookingState::Bound,
+            init_done,
+            shares: (0..).zip(containers).flat_map(of_container).collect(),
+            claims: claims.to_vec(),
+            blocked_cards: blocked_cards.to_vec(),
+        }
     }
 }
