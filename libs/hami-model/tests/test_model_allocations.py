@@ -7,7 +7,8 @@ from hami_model.errors import MalformedError
 from hypothesis import given
 from hypothesis import strategies as st
 
-NVIDIA = device_config.default_config().vendor(vendors.NVIDIA)
+CONFIG = device_config.default_config()
+NVIDIA = CONFIG.vendor(vendors.NVIDIA)
 assert NVIDIA is not None
 KEY = NVIDIA.vendor.allocated_key
 
@@ -153,7 +154,9 @@ def test_the_strict_decoder_reads_or_refuses(text: str) -> None:
 
 def test_a_binding_carries_everything_at_once() -> None:
     slots: Slots = ((), (A,))
-    found = allocations.binding_annotations("n1", {"NVIDIA": slots}, allocation_id="id-1", now_seconds=1767225600)
+    found = allocations.binding_annotations(
+        "n1", {"NVIDIA": slots}, CONFIG, allocation_id="id-1", now_seconds=1767225600
+    )
     assert found.annotations == {
         keys.ASSIGNED_NODE: "n1",
         keys.ASSIGNED_TIME: "1767225600",
@@ -167,7 +170,7 @@ def test_a_binding_carries_everything_at_once() -> None:
 
 
 def test_no_label_for_a_long_node_name_and_no_key_for_a_vendor_without_slices() -> None:
-    found = allocations.assignment("n" * 64, {"NVIDIA": ((), ())}, allocation_id="id-1", now_seconds=1)
+    found = allocations.assignment("n" * 64, {"NVIDIA": ((), ())}, CONFIG, allocation_id="id-1", now_seconds=1)
     assert found.labels == {}
     assert set(found.annotations) == {keys.ASSIGNED_NODE, keys.ASSIGNED_TIME, keys.ALLOCATION_ID}
 

@@ -4,21 +4,12 @@ import pytest
 from hami_model import pair_scores, register, vendors
 from hami_model.cards import Card, MigPlacement, MigProfile
 from hami_model.errors import MalformedAnnotation, MalformedError
-from hami_model.vendors import ResourceNames, VendorDescriptor
+from hami_model.vendors import VendorDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
 
 NVIDIA = vendors.vendor(vendors.NVIDIA)
-DELIMITED = VendorDescriptor(
-    word="DCU",
-    config_section="hygon",
-    resources=ResourceNames(count="hygon.com/dcunum"),
-    register_key="hami.io/node-dcu-register",
-    register_format="delimited",
-    to_allocate_key="hami.io/dcu-devices-to-allocate",
-    allocated_key="hami.io/dcu-devices-allocated",
-    visible_devices_env="DCU_VISIBLE_DEVICES",
-)
+DELIMITED = vendors.vendor("DCU")
 FULL = Card(
     id="GPU-1",
     index=1,

@@ -50,6 +50,8 @@ class Family:
         most_cores_percent: int = 100,  # more is read as this
         partitioned_mode: str = "",  # mode of cards that are partitioned in hardware; empty: none is
         has_pair_scores: bool = False,  # its nodes tell how well their cards are connected: `topology-aware` uses it
+        selection: str = "first",  # "groups": cards of one group; "pairs": whole modules of two
+        group_weight: float = 0,  # what a node's score gains by cards of one group
     ) -> Family: ...
 
 @final
@@ -71,6 +73,7 @@ class Card:
         healthy: bool = True,
         cordoned: bool = False,
         mig_profiles: Sequence[MigProfile] = ...,  # what a card in MIG mode offers
+        group: str | None = None,  # of the node's groups of cards; None: it names none, empty: it cannot be read
     ) -> Card: ...
 
 @final
@@ -104,7 +107,14 @@ class Ask:
     # What one container asks of one vendor, per card. `memory_percent` None: not given; `memory_mib` 0: not given.
 
     def __new__(
-        cls, *, vendor: str, count: int, memory_mib: int = 0, memory_percent: int | None = None, cores_percent: int = 0
+        cls,
+        *,
+        vendor: str,
+        count: int,
+        memory_mib: int = 0,
+        memory_percent: int | None = None,
+        cores_percent: int = 0,
+        mode: str = "",  # only cards in this mode serve, and a node without them says so once
     ) -> Ask: ...
 
 @final

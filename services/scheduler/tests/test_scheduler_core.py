@@ -325,7 +325,7 @@ def test_a_comparison_finds_what_is_missing_and_what_is_surplus(ledger: Ledger) 
 def test_a_binding_carries_what_filter_decided_and_the_time_of_the_bind(ledger: Ledger) -> None:
     answer = place(ledger, pod("a", memory=3000))
     assert answer.reservation is not None
-    carried = binding.binding_map(answer.reservation, NOW + timedelta(seconds=9))
+    carried = binding.binding_map(answer.reservation, device_config.default_config(), NOW + timedelta(seconds=9))
     later = str(int(NOW.timestamp()) + 9)
     assert carried.annotations == {
         **answer.annotations,

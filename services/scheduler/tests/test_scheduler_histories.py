@@ -200,7 +200,7 @@ class Histories(RuleBasedStateMachine):
             self.unsettled[uid] = reservation
 
     def _write_binding(self, uid: str, reservation: Reservation) -> None:
-        carried = binding.binding_map(reservation, self.now)
+        carried = binding.binding_map(reservation, self.ledger.config, self.now)
         self.server[uid]["spec"]["nodeName"] = reservation.node
         self.server[uid]["metadata"]["annotations"] |= carried.annotations
         self._changed(uid)

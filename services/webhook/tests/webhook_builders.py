@@ -68,7 +68,7 @@ def review_body(document: Json, **request: Any) -> bytes:
 def configured(**settings: Any) -> DeviceConfig:
     """The default configuration with other settings of the NVIDIA family."""
     default = device_config.default_config()
-    return DeviceConfig(vendors=(msgspec.structs.replace(default.vendors[0], **settings),))
+    return DeviceConfig(vendors=(msgspec.structs.replace(default.vendor("NVIDIA"), **settings),))
 
 
 def policy(config: DeviceConfig | None = None, **fields: Any) -> Policy:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from hami_model import go_json, keys, kube
+from hami_model.annotation_writers import Placed, writer
 from hami_model.cards import Slice, Slots
-from hami_model.device_config import VendorSettings
+from hami_model.device_config import DeviceConfig, VendorSettings
 from hami_model.errors import InvalidRequestError, MalformedError
 from hami_model.ids import AllocationId, CardId, NodeName
 from hami_model.requests import CardRequest, card_request
-from hami_model.vendors import vendor
 
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
+_NO_MODES: Final[Mapping[str, str]] = MappingProxyType({})
 _PROBLEM_LENGTH: Final = 400
 """A problem ends up in a Kubernetes Event, which holds 1,024 characters."""
 
@@ -194,31 +196,54 @@ class AssignmentMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def assignment(
-    node: NodeName, slots_by_vendor: Mapping[str, Slots], *, allocation_id: AllocationId, now_seconds: int
+    node: NodeName,
+    slots_by_vendor: Mapping[str, Slots],
+    config: DeviceConfig,
+    *,
+    allocation_id: AllocationId,
+    now_seconds: int,
+    soft_split_modes: Mapping[str, str] = _NO_MODES,
 ) -> AssignmentMap:
     """What says where a pod was placed and what it holds. `now_seconds`: Unix time.
 
-    Vendors of which the pod holds no card are left out, and so is the label of a node whose name is too long for one.
+    `soft_split_modes`: by vendor, where the pod wants its cards shared by software. Vendors of which the pod holds no
+    card are left out, and so is the label of a node whose name is too long for one.
     """
     annotations = {
         keys.ASSIGNED_NODE: str(node),
         keys.ASSIGNED_TIME: str(now_seconds),
         keys.ALLOCATION_ID: str(allocation_id),
     }
-    for word, slots in sorted(slots_by_vendor.items()):
-        if any(slots):
-            text = encode(slots)
-            annotations[vendor(word).to_allocate_key] = text
-            annotations[vendor(word).allocated_key] = text
+    for settings in config.vendors:
+        descriptor = settings.vendor
+        slots = slots_by_vendor.get(descriptor.word, ())
+        if not any(slots):
+            continue
+        text = encode(slots)
+        annotations[descriptor.to_allocate_key] = text
+        annotations[descriptor.allocated_key] = text
+        if descriptor.annotations:
+            placed = Placed(
+                settings=settings,
+                slots=slots,
+                soft_split_mode=soft_split_modes.get(descriptor.word, ""),
+                now_seconds=now_seconds,
+            )
+            annotations |= writer(descriptor.annotations)(placed)
     labels = {keys.ASSIGNED_NODE: str(node)} if len(node) <= keys.LABEL_VALUE_MAX else {}
     return AssignmentMap(annotations=annotations, labels=labels)
 
 
 def binding_annotations(
-    node: NodeName, slots_by_vendor: Mapping[str, Slots], *, allocation_id: AllocationId, now_seconds: int
+    node: NodeName,
+    slots_by_vendor: Mapping[str, Slots],
+    config: DeviceConfig,
+    *,
+    allocation_id: AllocationId,
+    now_seconds: int,
 ) -> AssignmentMap:
     """The whole map that a Binding carries: the assignment, and that the bind has begun."""
-    assigned = assignment(node, slots_by_vendor, allocation_id=allocation_id, now_seconds=now_seconds)
+    assigned = assignment(node, slots_by_vendor, config, allocation_id=allocation_id, now_seconds=now_seconds)
     return AssignmentMap(
         annotations={
             **assigned.annotations,

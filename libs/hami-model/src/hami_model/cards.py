@@ -42,6 +42,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """`hami-core`, `mig`, `mps` or empty."""
     healthy: bool = False
     mig_profiles: tuple[MigProfile, ...] = ()
+    custom: dict[str, str | float | bool | None] = {}
+    """What only the family's own rules read: the plain values among the card's custom information."""
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):

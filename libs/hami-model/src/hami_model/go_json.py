@@ -8,6 +8,7 @@ gives a tree, `Fields` takes typed values out of it. Every fault is a MalformedJ
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Final, NoReturn, TypeVar
@@ -28,6 +29,8 @@ UINT64: Final = range(2**64)
 
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{}]', re.DOTALL)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
+_NUMBER_LENGTH: Final = 400
+"""No number that fits 64 bits is written longer."""
 _LONE_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
 
@@ -145,6 +148,22 @@ class Fields:
                 found[key] = 0 if item is None else _integer(item, f"{self._at(name)}.{key}", INT64)
         return found
 
+    def plain_map(self, name: str) -> dict[str, str | float | bool | None]:
+        """A map's plain values, numbers as floats; lists and objects in it are left out. Empty when absent or null."""
+        found: dict[str, str | float | bool | None] = {}
+        for value in self._occurrences(name):
+            if value is None:
+                found = {}
+                continue
+            if not isinstance(value, Object):
+                raise _unexpected(value, self._at(name), "an object")
+            for key, item in value.pairs:
+                if isinstance(item, Number):
+                    found[key] = _float(item, f"{self._at(name)}.{key}")
+                elif item is None or isinstance(item, str | bool):
+                    found[key] = _repaired(item) if isinstance(item, str) else item
+        return found
+
     def _at(self, name: str) -> str:
         return f"{self._place}.{name}" if self._place else name
 
@@ -163,6 +182,13 @@ def _folded(key: str) -> str:
     """Folds as Go does: ASCII letters, and the two other characters that fold onto one."""
     folded = key.replace("\u017f", "s").replace("\u212a", "k")
     return folded.lower() if folded.isascii() else folded
+
+
+def _float(value: Number, place: str) -> float:
+    number = float(value.text) if len(value.text) <= _NUMBER_LENGTH else math.inf
+    if math.isinf(number):
+        raise _unexpected(value, place, "a number of 64 bits")
+    return number
 
 
 def _string(value: object, place: str) -> str:

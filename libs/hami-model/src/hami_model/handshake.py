@@ -1,7 +1,11 @@
-"""The handshake annotation of a node: HAMi's rule of whether a vendor's cards on it may be counted on.
+"""The handshake annotation of a node: HAMi's rules of whether a vendor's cards on it may be counted on.
 
-The scheduler writes `Requesting_<UTC time>`; no device plugin of today answers. What really tells is whether the node
-has allocatable cards, so the rule compares that over the passes, and the stamp only covers the first minute.
+Plugins that take part (`judge_answered`) write `Reported…` every half minute over the scheduler's `Requesting_<time>`;
+a question that is not answered for a minute, on a node without allocatable cards, means that the plugin is gone.
+
+NVIDIA's do not (`judge`): the scheduler writes `Requesting_<UTC time>`, and nobody answers. What really tells is
+whether the node has allocatable cards, so the rule compares that over the passes, and the stamp covers the first
+minute only.
 
     C, R: allocatable cards now and at the last pass that looked; A: the register annotation then.
     C = 0, R = 0   by the stamp
@@ -32,6 +36,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     register: str = ""
     lost: bool = False
     """The cards went from allocatable to none and did not come back."""
+    silent: bool = False
+    """A question was not answered, and nothing was heard since."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,9 +51,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usable(self) -> bool:
-        """Whether pods may be placed there. Cards that went away come back only with allocatable cards; HAMi's rule
-        would let them back by a stamp alone."""
-        return self.healthy and not self.memory.lost
+        """Whether pods may be placed there. Cards that went away come back only with allocatable cards, and those of a
+        plugin that fell silent with its next report too; HAMi's rules would let both back by a stamp alone."""
+        return self.healthy and not self.memory.lost and not self.memory.silent
 
 
 def stamp(now: datetime) -> str:
@@ -64,7 +70,7 @@ def judge(
     now: datetime,
     has_handshake: bool = True,
 ) -> Verdict:
-    """One pass over one vendor's cards on one node.
+    """One pass over one vendor's cards on one node, whose plugin answers no handshakes.
 
     `handshake` and `register` are the annotations, `allocatable` the node's count of the vendor's count resource;
     `has_handshake` is false for a vendor that has no handshake key.
@@ -79,6 +85,18 @@ def judge(
     else:
         healthy, need_update = healthy or allocatable != memory.allocatable, True
         after = Memory(allocatable=allocatable, register=register)
+    return Verdict(healthy=healthy, need_update=need_update, stamp=new_stamp, memory=after)
+
+
+def judge_answered(memory: Memory, *, handshake: str | None, allocatable: int, now: datetime) -> Verdict:
+    """One pass over the cards of one vendor whose plugin answers handshakes, on one node."""
+    healthy, need_update, new_stamp = _by_stamp(handshake, allocatable, now)
+    reported = bool(handshake) and handshake is not None and _REQUESTING not in handshake
+    after = Memory(
+        allocatable=allocatable,
+        lost=allocatable == 0 and (memory.lost or memory.allocatable > 0),
+        silent=not healthy or (memory.silent and allocatable == 0 and not reported),
+    )
     return Verdict(healthy=healthy, need_update=need_update, stamp=new_stamp, memory=after)
 
 

@@ -108,6 +108,7 @@ def _card(fields: go_json.Fields) -> Card:
         mode=fields.string("mode"),
         healthy=fields.boolean("health"),
         mig_profiles=tuple(fields.array("migProfiles", _mig_profile)),
+        custom=fields.plain_map("custominfo"),
     )
 
 

@@ -6,6 +6,8 @@ Amounts are per card. A quantity that cannot be understood is a fault of the req
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -15,6 +17,7 @@ from hami_model.cards import ContainerKind, shapes
 from hami_model.device_config import DeviceConfig, VendorSettings
 from hami_model.errors import InvalidRequestError, MalformedAnnotation
 
+_NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 INT32_MAX: Final = 2**31 - 1
 WHOLE_CARD_PERCENT: Final = 100
 
@@ -29,6 +32,8 @@ class CardRequest(msgspec.Struct, frozen=True, kw_only=True):
     memory_percent: int | None = None
     """None: not given. Where both are given, `memory_mib` wins."""
     cores_percent: int = 0
+    soft_split_mode: str = ""
+    """Mode that the cards must be able to be shared in; empty: any."""
 
 
 class ContainerRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +83,7 @@ def pod_request(pod: kube.Pod, config: DeviceConfig, defaults: Policies) -> PodR
     """The request of a pod. Raises InvalidRequestError or MalformedAnnotation (scoring weights)."""
     annotations = pod.annotations
     containers = tuple(
-        ContainerRequest(name=shape.name, kind=shape.kind, cards=container_cards(container, config))
+        ContainerRequest(name=shape.name, kind=shape.kind, cards=container_cards(container, config, annotations))
         for shape, container in zip(shapes(pod), pod.all_containers, strict=True)
     )
     vendors = {card.vendor for container in containers for card in container.cards}
@@ -104,14 +109,33 @@ def pod_request(pod: kube.Pod, config: DeviceConfig, defaults: Policies) -> PodR
     )  # fmt: skip
 
 
-def container_cards(container: kube.Container, config: DeviceConfig) -> tuple[CardRequest, ...]:
+def container_cards(
+    container: kube.Container, config: DeviceConfig, annotations: Mapping[str, str]
+) -> tuple[CardRequest, ...]:
     """The requests of one container, one per vendor it names, in the order of the configuration."""
-    requests = (card_request(container, settings) for settings in config.vendors)
+    requests = (card_request(container, settings, annotations) for settings in config.vendors)
     return tuple(request for request in requests if request is not None)
 
 
-def card_request(container: kube.Container, settings: VendorSettings) -> CardRequest | None:
-    """One container's request to one vendor; None when it asks for no card of it."""
+def soft_split_mode(annotations: Mapping[str, str], settings: VendorSettings) -> str:
+    """The mode in which a pod wants cards of the vendor shared by software; empty: as hardware cuts them."""
+    split = settings.vendor.soft_split
+    return split.mode if split is not None and annotations.get(split.pod_key) == split.mode else ""
+
+
+def soft_split_modes(annotations: Mapping[str, str], config: DeviceConfig) -> dict[str, str]:
+    """By vendor, where a pod wants cards shared by software."""
+    modes = ((settings.vendor.word, soft_split_mode(annotations, settings)) for settings in config.vendors)
+    return {word: mode for word, mode in modes if mode}
+
+
+def card_request(
+    container: kube.Container, settings: VendorSettings, annotations: Mapping[str, str] = _NO_ANNOTATIONS
+) -> CardRequest | None:
+    """One container's request to one vendor; None when it asks for no card of it.
+
+    `annotations` of its pod say in which mode it wants the cards; counts and amounts do not depend on them.
+    """
     names = settings.resources
     count_text = container.quantity(names.count) if names.count else None
     if count_text is None:
@@ -135,6 +159,7 @@ def card_request(container: kube.Container, settings: VendorSettings) -> CardReq
         memory_mib=memory_mib,
         memory_percent=percent,
         cores_percent=_cores_percent(container, settings),
+        soft_split_mode=soft_split_mode(annotations, settings),
     )
 
 
@@ -239,4 +264,6 @@ __all__ = [
     "container_cards",
     "parse_go_bool",
     "pod_request",
+    "soft_split_mode",
+    "soft_split_modes",
 ]

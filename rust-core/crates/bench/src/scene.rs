@@ -135,6 +135,7 @@ fn spec(size: Size, node: usize, card: usize, case: Case) -> CardSpec {
         healthy: spoiled != Some(0),
         cordoned: spoiled == Some(1),
         mig_profiles: Vec::new(),
+        group: None,
     };
     if spoiled == Some(2) {
         spec.model = "NVIDIA A30".into();

@@ -51,6 +51,16 @@ pub enum InvalidInput {
         /// The word.
         word: String,
     },
+    /// A family names a strategy that there is not.
+    #[error("family {word}: no selection is called {selection}; there are: {known}")]
+    UnknownSelection {
+        /// The family's word.
+        word: String,
+        /// The name given.
+        selection: String,
+        /// The names there are.
+        known: String,
+    },
     /// A node's inventory names a card twice.
     #[error("node {node} lists card {card} twice; every card of a node needs its own id")]
     CardTwice {
@@ -94,6 +104,8 @@ pub struct Ask {
     pub(crate) memory_mib: i64,
     pub(crate) memory_percent: Option<i64>,
     pub(crate) cores_percent: i64,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) mode: String,
 }
 
 impl Ask {
@@ -109,7 +121,14 @@ impl Ask {
         cores_percent: i64,
     ) -> Result<Self, InvalidInput> {
         let count = in_range("count", count, 0, i64::from(i32::MAX))? as u32;
-        let ask = Self { vendor: vendor.into(), count, memory_mib, memory_percent, cores_percent };
+        let ask = Self {
+            vendor: vendor.into(),
+            count,
+            memory_mib,
+            memory_percent,
+            cores_percent,
+            mode: String::new(),
+        };
         ask.validate()?;
         Ok(ask)
     }
@@ -119,6 +138,13 @@ impl Ask {
         in_range("memory_mib", self.memory_mib, 0, MAX_MEMORY_MIB)?;
         in_range("memory_percent", self.memory_percent.unwrap_or(0), 0, 100)?;
         in_range("cores_percent", self.cores_percent, 0, MAX_CORES_PERCENT).map(|_| ())
+    }
+
+    /// Only cards in this mode serve, and a node that has none says so once. Empty: any mode.
+    #[must_use]
+    pub fn with_mode(mut self, mode: &str) -> Self {
+        self.mode = mode.into();
+        self
     }
 
     /// The vendor word.

@@ -37,6 +37,9 @@ pub struct CardSpec {
     /// What a card offers whose mode is that of its family's partitioned cards; of no meaning in other modes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mig_profiles: Vec<MigProfile>,
+    /// The group it belongs to on its node. None: it names none; empty: the name cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
 }
 
 impl CardSpec {
@@ -107,6 +110,8 @@ pub(crate) struct Card {
     pub(crate) numa: i32,
     /// Number among the kinds of cards.
     pub(crate) kind: u16,
+    /// Number among the node's groups, or one of the two of `groups`.
+    pub(crate) group: u16,
     pub(crate) faults: Faults,
 }
 

@@ -7,6 +7,7 @@ use crate::reason::Reason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Check {
+    SoftSplit,
     Health,
     MigReservation,
     Cordon,
@@ -27,6 +28,7 @@ pub(crate) enum Check {
 pub(crate) const CHECK_COUNT: usize = Check::MigPlacement as usize + 1;
 
 const CHECKS: [(Check, Reason); CHECK_COUNT] = [
+    (Check::SoftSplit, Reason::ModeNotFit),
     (Check::Health, Reason::CardNotHealth),
     (Check::MigReservation, Reason::CardMigReservationUnclear),
     (Check::Cordon, Reason::CardCordoned),

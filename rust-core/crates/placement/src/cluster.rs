@@ -219,6 +219,7 @@ impl Cluster {
                     healthy: !card.faults.unhealthy,
                     cordoned: card.faults.cordoned,
                     mig_profiles: kind.mig_profiles().to_vec(),
+                    group: node.group_name(card),
                 },
                 blocked: card.faults.blocked || card.faults.unclear_instances,
                 used: card.used,

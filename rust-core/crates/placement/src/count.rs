@@ -44,7 +44,7 @@ pub(crate) fn count_fitting(
     if demand.count > u32::from(tally.cards) {
         tally = Tally::bare(Reason::NodeInsufficientDevice, demand.container);
     } else {
-        tally.collected = passed as u16;
+        tally.collected = Some(passed as u16).filter(|count| *count > 0);
     }
     tally.never = passed_when_empty < demand.count;
     Err(tally)

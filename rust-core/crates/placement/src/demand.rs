@@ -7,7 +7,7 @@ use crate::family::{Families, Family, MemoryNeed};
 use crate::fgd::Fragments;
 use crate::mig::{MigLayout, PlacementRule};
 use crate::quota::Quotas;
-use crate::selection::{ByPairScores, First, Selection};
+use crate::selection::{ByPairScores, Selection};
 
 /// One ask of one container.
 #[derive(Clone, Copy)]
@@ -33,6 +33,8 @@ pub(crate) struct Demand {
     pub(crate) accepts_partitioned: bool,
     /// Number of the quota among those of the pod.
     pub(crate) quota: u16,
+    /// What a node's score gains by cards of one group.
+    pub(crate) group_weight: f32,
 }
 
 impl Demand {
@@ -63,7 +65,8 @@ impl Demand {
                     Check::Exclusive,
                 )
                 | bit(family.zero_cores_need_free_cores && self.cores_percent == 0, Check::ComputeExhausted),
-            failed: bit(!admitted, Check::Type)
+            failed: bit(!ask.mode.is_empty() && *kind.mode != *ask.mode, Check::SoftSplit)
+                | bit(!admitted, Check::Type)
                 // All of less than nothing would be a share that gives memory to others.
                 | bit(kind.total.memory_mib < 0, Check::Memory),
             partitioned: kind.mig.is_some(),
@@ -142,7 +145,7 @@ impl Demands {
                     self.unwalkable.get_or_insert(Unwalkable::UnknownVendor { container });
                     continue;
                 };
-                self.add(pod, (container_number, ask_number), family, kinds, quotas);
+                self.add(pod, (container_number, ask_number), families, family, kinds, quotas);
             }
         }
     }
@@ -151,6 +154,7 @@ impl Demands {
         &mut self,
         pod: &PodAsk,
         (container_number, ask_number): (usize, usize),
+        families: &Families,
         family: &Family,
         kinds: &CardKinds,
         quotas: &Quotas,
@@ -169,7 +173,7 @@ impl Demands {
             selection: if pod.card_policy.topology && family.has_pair_scores {
                 &ByPairScores
             } else {
-                &First
+                families.selection(family)
             },
             memory: MemoryNeed::of(ask.memory_mib, ask.memory_percent),
             cores_percent: ask.cores_percent.min(family.most_cores_percent),
@@ -185,6 +189,7 @@ impl Demands {
             },
             accepts_partitioned: constraint.is_none_or(|rule| rule.admits_mode(&family.partitioned_mode)),
             quota: self.pod_quota(pod, ask, quotas),
+            group_weight: family.group_weight,
         };
         self.needs.extend(kinds.all().iter().map(|kind| {
             let admitted = constraint.is_none_or(|rule| rule.admits_model(&kind.model_lowercase, &kind.mode));
@@ -217,6 +222,11 @@ impl Demands {
     #[inline]
     pub(crate) fn needs(&self, demand: &Demand) -> &[KindNeed] {
         &self.needs[demand.needs_from as usize..][..self.kind_count]
+    }
+
+    /// Whether enough cards that pass always serve the pod's first ask, whichever they are.
+    pub(crate) fn any_cards_serve_first(&self) -> bool {
+        self.list.first().is_none_or(|demand| demand.selection.counts())
     }
 
     /// Whether no choice of cards for the pod's first ask can exceed the quota.

@@ -9,6 +9,7 @@ use crate::ceiling::Ceiling;
 use crate::check::{failed_checks, Check};
 use crate::cluster::Cluster;
 use crate::demand::Demand;
+use crate::groups::group_gain;
 use crate::nearest::NodeChange;
 use crate::node::Node;
 use crate::note::Notes;
@@ -294,11 +295,12 @@ impl Cluster {
             .map(|(number, look)| card_verdict(node, look, number < looks.seen.len()))
             .collect();
         let fits = outcome.is_ok();
+        let gain = group_gain(node, &self.search.demands, &self.search.walk.taken);
         let container = |tally: Tally| pod.containers[usize::from(tally.container)].name.clone();
         NodeVerdict {
             fits,
             never: !fits && self.search.never_fits(&self.nodes, place, pod),
-            score: fits.then_some(self.nodes.scanned()[place as usize].score),
+            score: fits.then_some(pod.node_policy.improved(self.nodes.scanned()[place as usize].score, gain)),
             container: outcome.err().map(container),
             reason: outcome.err().map(|tally| tally.text()).unwrap_or_default(),
             cards,
@@ -318,7 +320,7 @@ fn missing_of(look: &Look, total: Amount) -> i64 {
         (needed - (total - used)).clamp(0, needed.max(0)) * 1_000_000 / needed.max(1)
     };
     let failed = |check: Check| look.failed & check.bit() != 0;
-    let never = [Check::Type, Check::Uuid].into_iter().any(failed);
+    let never = [Check::SoftSplit, Check::Type, Check::Uuid].into_iter().any(failed);
     let halves = [
         Check::Health,
         Check::MigReservation,
@@ -352,7 +354,8 @@ fn card_verdict(node: &Node, look: &Look, looked_at: bool) -> CardVerdict {
         Some(Check::Slots | Check::Mutex | Check::Exclusive) => Some((1, look.used.slots, capacity.slots)),
         Some(Check::Quota) => Some(quota_numbers(look)),
         Some(
-            Check::Health
+            Check::SoftSplit
+            | Check::Health
             | Check::MigReservation
             | Check::Cordon
             | Check::Blocked

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::ask::InvalidInput;
+use crate::selection::{self, Selection};
 
 /// One family. [`Family::new`] has every check on; the fields are set from the family's descriptor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Family {
     /// How asks and cards name it.
@@ -24,6 +25,16 @@ pub struct Family {
     pub partitioned_mode: String,
     /// Nodes tell how well their cards are connected, and `topology-aware` chooses by it.
     pub has_pair_scores: bool,
+    /// How cards are chosen among those that pass: a strategy of `selection.rs`, by its name.
+    #[serde(default = "first")]
+    pub selection: String,
+    /// What a node's score gains by cards of one group.
+    #[serde(default)]
+    pub group_weight: f32,
+}
+
+fn first() -> String {
+    "first".into()
 }
 
 impl Family {
@@ -37,6 +48,8 @@ impl Family {
             most_cores_percent: 100,
             partitioned_mode: String::new(),
             has_pair_scores: false,
+            selection: first(),
+            group_weight: 0.0,
         }
     }
 
@@ -77,39 +90,57 @@ impl MemoryNeed {
 }
 
 /// The families that a cluster knows. A copy shares them.
-#[derive(Clone, Debug, Default)]
-pub struct Families(Arc<[Family]>);
+#[derive(Clone)]
+pub struct Families {
+    families: Arc<[Family]>,
+    selections: Arc<[&'static dyn Selection]>,
+}
 
 impl Families {
     /// # Errors
-    /// When two have the same word.
+    /// When two have the same word, or one names a strategy that there is not.
     pub fn new(families: Vec<Family>) -> Result<Self, InvalidInput> {
         for (index, family) in families.iter().enumerate() {
             if families[..index].iter().any(|earlier| earlier.word == family.word) {
                 return Err(InvalidInput::FamilyTwice { word: family.word.to_string() });
             }
         }
-        Ok(Self(families.into()))
+        let selections = families
+            .iter()
+            .map(|family| {
+                selection::by_name(&family.selection).ok_or_else(|| InvalidInput::UnknownSelection {
+                    word: family.word.to_string(),
+                    selection: family.selection.clone(),
+                    known: selection::names(),
+                })
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { families: families.into(), selections })
     }
 
     /// All of them, in the order given.
     pub fn all(&self) -> &[Family] {
-        &self.0
+        &self.families
     }
 
     /// The number of the family of a word.
     pub(crate) fn number_of(&self, word: &str) -> Option<u16> {
-        self.0.iter().position(|family| *family.word == *word).map(|number| number as u16)
+        self.families.iter().position(|family| *family.word == *word).map(|number| number as u16)
     }
 
     /// The family of a number.
     pub(crate) fn at(&self, number: u16) -> &Family {
-        &self.0[usize::from(number)]
+        &self.families[usize::from(number)]
     }
 
     /// The family of a word.
     pub(crate) fn find(&self, word: &str) -> Option<&Family> {
-        self.0.iter().find(|family| *family.word == *word)
+        self.number_of(word).map(|number| self.at(number))
+    }
+
+    /// How cards of a family are chosen.
+    pub(crate) fn selection(&self, family: &Family) -> &'static dyn Selection {
+        self.number_of(&family.word).map_or(&selection::First, |number| self.selections[usize::from(number)])
     }
 }
 

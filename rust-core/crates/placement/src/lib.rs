@@ -28,6 +28,7 @@ mod explain_text;
 mod failed;
 mod family;
 mod fgd;
+mod groups;
 mod growths;
 mod host;
 mod invariants;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::ask::InvalidInput;
 use crate::booking::Booking;
 use crate::card::{Amount, Card, CardKinds, CardSpec, Faults, ScannedCard};
+use crate::groups::{sort_groups, NO_GROUP, UNREADABLE};
 use crate::host::HostAmount;
 use crate::mig::{MigChoice, MigInstance};
 use crate::mig_use::{HeldSlices, SliceUse};
@@ -36,6 +37,8 @@ pub(crate) struct Node {
     pub(crate) known: Vec<KnownCard>,
     /// By position, of cards that are cut into instances; empty where the node has none.
     pub(crate) slices: Vec<Option<SliceUse>>,
+    /// Names of the groups of its cards, in their order.
+    groups: Vec<String>,
     pub(crate) used: Amount,
     pub(crate) total: Amount,
     pub(crate) pair_scores: PairScores,
@@ -142,16 +145,37 @@ impl Node {
                     && kinds.get(card.kind).is_of(spec)
                     && (card.index, card.numa) == (spec.index, spec.numa)
                     && (card.faults.unhealthy, card.faults.cordoned) == (!spec.healthy, spec.cordoned)
+                    && self.group_name(card) == spec.group
             })
     }
 
     /// Whether both nodes, empty and healthy, answer every pod alike that names no card by its id.
     pub(crate) fn is_shaped_as(&self, other: &Self) -> bool {
-        let same =
-            |(one, two): (&Card, &Card)| (one.kind, one.index, one.numa) == (two.kind, two.index, two.numa);
+        let same = |(one, two): (&Card, &Card)| {
+            (one.kind, one.index, one.numa, one.group) == (two.kind, two.index, two.numa, two.group)
+        };
         self.cards.len() == other.cards.len()
             && self.pair_scores == other.pair_scores
             && self.cards.iter().zip(&other.cards).all(same)
+    }
+
+    fn group_of(&self, spec: &CardSpec) -> u16 {
+        match &spec.group {
+            None => NO_GROUP,
+            Some(name) => {
+                let place = self.groups.iter().position(|known| known == name);
+                place.map_or(UNREADABLE, |place| place as u16)
+            }
+        }
+    }
+
+    /// The group that a card named.
+    pub(crate) fn group_name(&self, card: &Card) -> Option<String> {
+        match card.group {
+            NO_GROUP => None,
+            UNREADABLE => Some(String::new()),
+            place => Some(self.groups[usize::from(place)].clone()),
+        }
     }
 
     /// Takes the inventory with nothing used, and forgets all known cards outside it.
@@ -162,6 +186,10 @@ impl Node {
         if kinds.iter().any(|kind| layout(kind).is_some()) {
             self.slices.extend(kinds.iter().map(|kind| layout(kind).map(SliceUse::new)));
         }
+        let mut groups: Vec<&str> = specs.iter().filter_map(|spec| spec.group.as_deref()).collect();
+        groups.retain(|name| !name.is_empty());
+        sort_groups(&mut groups);
+        self.groups = groups.into_iter().map(String::from).collect();
         for (spec, kind) in specs.iter().zip(kinds) {
             let known = self.know(&spec.id);
             self.known[known as usize].position = self.cards.len() as u16;
@@ -173,6 +201,7 @@ impl Node {
                 index: spec.index,
                 numa: spec.numa,
                 kind: *kind,
+                group: self.group_of(spec),
                 faults: Faults { unhealthy: !spec.healthy, cordoned: spec.cordoned, ..Faults::default() },
             });
         }
@@ -184,6 +213,7 @@ impl Node {
         self.cards.clear();
         self.known.clear();
         self.slices.clear();
+        self.groups.clear();
         self.used = Amount::default();
         self.total = Amount::default();
         self.pair_scores = PairScores::default();

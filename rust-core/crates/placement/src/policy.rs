@@ -26,6 +26,14 @@ impl NodePolicy {
         }
     }
 
+    /// A score that is better by `gain`, whichever way better is.
+    pub(crate) fn improved(self, score: f32, gain: f32) -> f32 {
+        match self {
+            Self::Binpack | Self::Fgd => score + gain,
+            Self::Spread => score - gain,
+        }
+    }
+
     /// Less: the node with score `left` is preferred, as far as scores decide.
     pub(crate) fn compare(self, left: f32, right: f32) -> Ordering {
         let ascending = left.partial_cmp(&right).unwrap_or(Ordering::Equal);

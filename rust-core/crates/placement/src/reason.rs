@@ -32,6 +32,8 @@ pub enum Reason {
     DeviceTypeNotFound,
     /// Exclusive use meets a card in use.
     ExclusiveDeviceAllocateConflict,
+    /// The node does not share its cards in the mode that the pod asks for.
+    ModeNotFit,
     /// The node has fewer cards of the vendor than one container asks.
     NodeInsufficientDevice,
     /// The node has not registered cards.
@@ -60,7 +62,7 @@ const fn row(reason: Reason, code: &'static str, label: &'static str, sentence: 
 }
 
 /// Every reason, in the order of its enum (which is that of the codes).
-pub const REASONS: [ReasonRow; 18] = [
+pub const REASONS: [ReasonRow; 19] = [
     row(
         Reason::AllocatedCardsInsufficientRequest,
         "AllocatedCardsInsufficientRequest",
@@ -139,6 +141,12 @@ pub const REASONS: [ReasonRow; 18] = [
         "ExclusiveDeviceAllocateConflict",
         "exclusive_conflict",
         "The pod wants the card for itself, and the card is in use.",
+    ),
+    row(
+        Reason::ModeNotFit,
+        "ModeNotFit",
+        "mode_not_offered",
+        "The node does not share its cards in the mode that the pod asks for.",
     ),
     row(
         Reason::NodeInsufficientDevice,

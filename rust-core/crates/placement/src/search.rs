@@ -8,6 +8,7 @@ use crate::count::count_fitting;
 use crate::decision::{Decision, PlacedShare};
 use crate::demand::{Demand, Demands};
 use crate::family::Families;
+use crate::groups::group_gain;
 use crate::growths::Growths;
 use crate::node::Nodes;
 use crate::policy::NodePolicy;
@@ -45,9 +46,12 @@ pub(crate) struct Search {
     judged: Vec<(u32, bool)>,
     /// Counting tells whether the first ask fits.
     counts_first: bool,
-    /// There is no other ask. Nodes with cards that are cut into instances are walked all the same.
+    /// There is no other ask, and which cards it gets does not matter to the node's score. Nodes with cards that are
+    /// cut into instances are walked all the same.
     counts_all: bool,
     growths: Growths,
+    /// Scores depend on the groups of the cards given.
+    weighs_groups: bool,
 }
 
 impl Clone for Search {
@@ -61,9 +65,11 @@ impl Search {
     /// Reads the pod's asks.
     pub(crate) fn prepare(&mut self, pod: &PodAsk, families: &Families, kinds: &CardKinds, quotas: &Quotas) {
         self.demands.prepare(pod, families, kinds, quotas);
-        let countable = !pod.numa_bind && self.demands.unwalkable.is_none();
+        let countable =
+            !pod.numa_bind && self.demands.unwalkable.is_none() && self.demands.any_cards_serve_first();
         self.counts_first = countable && self.demands.quota_cannot_bind_first();
-        self.counts_all = self.counts_first && self.demands.list.len() == 1;
+        self.weighs_groups = self.demands.list.iter().any(|demand| demand.group_weight != 0.0);
+        self.counts_all = self.counts_first && self.demands.list.len() == 1 && !self.weighs_groups;
     }
 
     /// Turns to the kept growths of the prepared pod, where its choice of cards follows from node and request alone.
@@ -108,7 +114,19 @@ impl Search {
                 return Ok(());
             }
         }
+        if self.weighs_groups {
+            return self.walk.fit(&nodes[place], pod, &mut self.demands, Base::Present, &mut Nobody);
+        }
         self.walk.fits(&nodes[place], pod, &mut self.demands, Base::Present)
+    }
+
+    /// What the cards of the last walk add to the node's score.
+    fn gain(&self, nodes: &Nodes, place: u32) -> f32 {
+        if self.weighs_groups {
+            group_gain(&nodes[place], &self.demands, &self.walk.taken)
+        } else {
+            0.0
+        }
     }
 
     fn count_first(&self, nodes: &Nodes, place: u32, pod: &PodAsk) -> Result<(), Tally> {
@@ -172,7 +190,8 @@ impl Search {
                 match self.fits(nodes, place, pod) {
                     Ok(()) => {
                         let growth = if looks_at_growth { self.growth(nodes, place, pod) } else { 0 };
-                        decision.add_fitting(place, node.score, growth, pod.node_policy);
+                        let score = pod.node_policy.improved(node.score, self.gain(nodes, place));
+                        decision.add_fitting(place, score, growth, pod.node_policy);
                     }
                     Err(tally) => decision.add_failing(place, tally),
                 }

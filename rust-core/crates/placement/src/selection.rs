@@ -1,6 +1,8 @@
 //! Which of the cards that passed an ask gets: small strategies behind one trait.
 
 use crate::best_set::BestSet;
+use crate::check::KindNeed;
+use crate::groups::{ByGroups, ByPairs};
 use crate::mig::MigChoice;
 use crate::node::Node;
 use crate::note::{Note, Notes};
@@ -22,6 +24,8 @@ pub(crate) struct Collected {
 /// one first.
 pub(crate) struct Choice<'a> {
     pub(crate) node: &'a Node,
+    /// What the ask needs of each kind of card.
+    pub(crate) needs: &'a [KindNeed],
     /// How many cards the ask gets.
     pub(crate) count: usize,
     /// To be left with the cards to take, in the order in which they are given.
@@ -36,6 +40,16 @@ pub(crate) trait Selection: Sync {
     /// Whether every card that passes is collected. If not, the walk ends at the first that are enough, and there is
     /// no choice.
     fn collects_all(&self) -> bool;
+
+    /// Whether enough cards that pass always serve, whichever they are.
+    fn counts(&self) -> bool {
+        true
+    }
+
+    /// With how many of the collected cards it can serve; None: with every number of them.
+    fn usable(&self, _node: &Node, _collected: &[Collected], _count: usize) -> Option<usize> {
+        None
+    }
 
     /// Leaves the cards to take in `collected`.
     fn choose(&self, choice: &mut Choice<'_>);
@@ -67,7 +81,7 @@ impl Selection for ByPairScores {
     }
 
     fn choose(&self, choice: &mut Choice<'_>) {
-        let Choice { node, count, collected, notes, best_set } = choice;
+        let Choice { node, count, collected, notes, best_set, .. } = choice;
         if *count > 1 {
             keep_different(collected, *count);
             if collected.len() == *count {
@@ -112,4 +126,18 @@ fn keep_different(collected: &mut Vec<Collected>, enough: usize) {
     if different >= enough {
         collected.retain(|card| card.repeat == 0);
     }
+}
+
+/// Strategies that families may name. A new one is a row here.
+const SELECTIONS: [(&str, &dyn Selection); 3] =
+    [("first", &First), ("groups", &ByGroups), ("pairs", &ByPairs)];
+
+/// The strategy of a name.
+pub(crate) fn by_name(name: &str) -> Option<&'static dyn Selection> {
+    SELECTIONS.iter().find(|(known, _)| *known == name).map(|(_, selection)| *selection)
+}
+
+/// Every name, for messages.
+pub(crate) fn names() -> String {
+    SELECTIONS.map(|(name, _)| name).join(", ")
 }

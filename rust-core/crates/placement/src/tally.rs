@@ -14,8 +14,8 @@ pub(crate) struct Tally {
     pub(crate) container: u16,
     /// Cards of the vendor asked for.
     pub(crate) cards: u16,
-    /// Cards that passed.
-    pub(crate) collected: u16,
+    /// Cards that passed, of those that can be given together; None: that is not worth a word.
+    pub(crate) collected: Option<u16>,
     /// Cards that passed on a NUMA node which was left again.
     pub(crate) numa_not_fit: u16,
     /// Cards by the first check they failed.
@@ -28,7 +28,7 @@ impl Tally {
         never: false,
         container: 0,
         cards: 0,
-        collected: 0,
+        collected: None,
         numa_not_fit: 0,
         by_check: [0; CHECK_COUNT],
     };
@@ -48,12 +48,13 @@ impl Tally {
         for (place, count) in self.by_check.iter().enumerate() {
             counts[Check::reason_at(place) as usize] += count;
         }
-        counts[Reason::AllocatedCardsInsufficientRequest as usize] = self.collected;
+        // What a whole node cannot do is said once.
+        counts[Reason::ModeNotFit as usize] = counts[Reason::ModeNotFit as usize].min(1);
+        counts[Reason::AllocatedCardsInsufficientRequest as usize] = self.collected.unwrap_or(0);
         counts[Reason::NumaNotFit as usize] = self.numa_not_fit;
-        REASONS
-            .iter()
-            .map(move |row| (row.reason, counts[row.reason as usize]))
-            .filter(|(_, count)| *count > 0)
+        REASONS.iter().map(move |row| (row.reason, counts[row.reason as usize])).filter(|(reason, count)| {
+            *count > 0 || (*reason == Reason::AllocatedCardsInsufficientRequest && self.collected.is_some())
+        })
     }
 
     /// Every reason met.
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn text_counts_reasons_over_cards_in_the_order_of_the_text() {
-        let mut tally = Tally { cards: 12, collected: 1, ..Tally::EMPTY };
+        let mut tally = Tally { cards: 12, collected: Some(1), ..Tally::EMPTY };
         for _ in 0..10 {
             tally.count(Check::Memory.bit() | Check::Cores.bit());
         }

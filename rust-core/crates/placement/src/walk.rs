@@ -353,8 +353,16 @@ impl Walk {
         if self.collected.len() < enough && !self.numa_group.is_empty() {
             std::mem::swap(&mut self.collected, &mut self.numa_group);
         }
+        let usable = demand.selection.usable(node, &self.collected, enough);
+        if usable.is_some_and(|usable| usable != enough) {
+            return Err(Tally {
+                collected: usable.map(|usable| usable as u16),
+                cards: demand.count as u16,
+                ..tally
+            });
+        }
         if self.collected.len() < enough {
-            tally.collected = self.collected.len() as u16;
+            tally.collected = Some(self.collected.len() as u16).filter(|count| *count > 0);
             return Err(tally);
         }
         Ok(())
@@ -432,9 +440,10 @@ impl Walk {
     fn take(&mut self, node: &Node, demands: &mut Demands, number: usize) {
         let demand = demands.list[number];
         let count = demand.count as usize;
-        if self.collected.len() > count {
+        if self.collected.len() > count || !demand.selection.counts() {
             demand.selection.choose(&mut Choice {
                 node,
+                needs: demands.needs(&demand),
                 count,
                 collected: &mut self.collected,
                 notes: &mut self.notes,

@@ -9,7 +9,8 @@ pub(crate) struct Family(pub(crate) placement::Family);
 #[pymethods]
 impl Family {
     #[new]
-    #[pyo3(signature = (*, word, model_contains="", whole_card_is_exclusive=true, zero_cores_need_free_cores=true, most_cores_percent=100, partitioned_mode="", has_pair_scores=false))]
+    #[pyo3(signature = (*, word, model_contains="", whole_card_is_exclusive=true, zero_cores_need_free_cores=true, most_cores_percent=100, partitioned_mode="", has_pair_scores=false, selection="first", group_weight=0.0))]
+    #[allow(clippy::too_many_arguments, reason = "keywords of a value")]
     fn new(
         word: &str,
         model_contains: &str,
@@ -18,6 +19,8 @@ impl Family {
         most_cores_percent: i64,
         partitioned_mode: &str,
         has_pair_scores: bool,
+        selection: &str,
+        group_weight: f32,
     ) -> Self {
         Self(placement::Family {
             word: word.into(),
@@ -27,6 +30,8 @@ impl Family {
             most_cores_percent,
             partitioned_mode: partitioned_mode.into(),
             has_pair_scores,
+            selection: selection.into(),
+            group_weight,
         })
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Card(pub(crate) CardSpec);
 #[pymethods]
 impl Card {
     #[new]
-    #[pyo3(signature = (*, id, vendor, model, index, slots, memory_mib, cores_percent, numa=0, mode="", healthy=true, cordoned=false, mig_profiles=Vec::new()))]
+    #[pyo3(signature = (*, id, vendor, model, index, slots, memory_mib, cores_percent, numa=0, mode="", healthy=true, cordoned=false, mig_profiles=Vec::new(), group=None))]
     #[allow(clippy::too_many_arguments, reason = "keywords of a value")]
     fn new(
         id: String,
@@ -47,6 +47,7 @@ impl Card {
         healthy: bool,
         cordoned: bool,
         mig_profiles: Vec<PyRef<'_, MigProfile>>,
+        group: Option<String>,
     ) -> PyResult<Self> {
         let mode = mode.into();
         let spec = CardSpec {
@@ -62,6 +63,7 @@ impl Card {
             healthy,
             cordoned,
             mig_profiles: mig_profiles.iter().map(|profile| profile.0.clone()).collect(),
+            group,
         };
         spec.validate().map_err(invalid)?;
         Ok(Self(spec))
@@ -75,16 +77,17 @@ pub(crate) struct Ask(pub(crate) placement::Ask);
 #[pymethods]
 impl Ask {
     #[new]
-    #[pyo3(signature = (*, vendor, count, memory_mib=0, memory_percent=None, cores_percent=0))]
+    #[pyo3(signature = (*, vendor, count, memory_mib=0, memory_percent=None, cores_percent=0, mode=""))]
     fn new(
         vendor: &str,
         count: i64,
         memory_mib: i64,
         memory_percent: Option<i64>,
         cores_percent: i64,
+        mode: &str,
     ) -> PyResult<Self> {
         placement::Ask::new(vendor, count, memory_mib, memory_percent, cores_percent)
-            .map(Self)
+            .map(|ask| Self(ask.with_mode(mode)))
             .map_err(invalid)
     }
 }

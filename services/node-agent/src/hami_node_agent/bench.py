@@ -156,7 +156,11 @@ def _card(number: int) -> Card:
 def _pod(number: int, card: Card) -> kube.Pod:
     held = Slice(card_id=card.id, vendor=vendors.NVIDIA, memory_mib=1000 + number, cores_percent=5)
     written = allocations.binding_annotations(
-        NodeName(NODE), {vendors.NVIDIA: ((held,),)}, allocation_id=AllocationId(f"a{number}"), now_seconds=number
+        NodeName(NODE),
+        {vendors.NVIDIA: ((held,),)},
+        device_config.default_config(),
+        allocation_id=AllocationId(f"a{number}"),
+        now_seconds=number,
     )
     return kube.Pod(
         metadata=kube.Metadata(name=f"p{number}", namespace="bench", uid=f"u{number}", annotations=written.annotations),

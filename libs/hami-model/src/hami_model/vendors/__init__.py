@@ -1,108 +1,138 @@
 """The vendor catalogue: one TOML file a family of accelerators. Reading them is all that happens here.
 
-A new family whose rules differ only by data is one more file in this folder.
+A new family whose rules differ only by data is one more file in this folder. `docs/families.md` explains each field.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
-from typing import Literal
+from importlib.resources.abc import Traversable
+from typing import Any
 
 import msgspec
 
+from hami_model.vendors.descriptor import ConfigRules, ResourceNames, SoftSplit, VendorDescriptor
 
-class ResourceNames(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Names of the extended resources of a family. Empty: the family has no such resource."""
 
-    count: str
-    memory: str = ""
-    """MiB per card, times the configured memory factor."""
-    memory_percentage: str = ""
-    """Percent of a card's memory, per card."""
-    cores: str = ""
-    """Percent of a card's compute, per card."""
-    priority: str = ""
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """One descriptor file. It speaks of one word, or of as many as the configuration lists."""
+
+    name: str
+    """The file's name without its ending."""
+    optional: bool
+    """Only in use where the operator enables it."""
+    config: ConfigRules
+    defaults: tuple[dict[str, Any], ...]
+    """Entries of the list in the configuration file, where no file is given."""
+    template: dict[str, Any]
+    """Fields of a VendorDescriptor, in which `{word}` stands for the word."""
+    overrides: tuple[dict[str, Any], ...]
+    """Fields that differ for words that match the pattern `words`."""
+
+    def descriptor(self, word: str) -> VendorDescriptor:
+        """What holds for one word. Raises DescriptorError."""
+        fields: dict[str, Any] = _filled_in(self.template, word)
+        for override in self.overrides:
+            if fnmatchcase(word, override["words"]):
+                _merge(fields, _filled_in({key: value for key, value in override.items() if key != "words"}, word))
+        try:
+            return msgspec.convert(fields, VendorDescriptor)
+        except msgspec.ValidationError as error:
+            raise DescriptorError(f"descriptor {self.name}: {error}") from error
 
     @property
-    def all(self) -> tuple[str, ...]:
-        names = (self.count, self.memory, self.memory_percentage, self.cores, self.priority)
-        return tuple(name for name in names if name)
+    def words(self) -> tuple[str, ...]:
+        """The words of the family where no configuration says otherwise."""
+        if self.config.entries_key:
+            return tuple(entry[self.config.word_key] for entry in self.defaults)
+        return (self.template["word"],)
 
 
-class PlacementRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the engine judges and chooses cards of a family."""
-
-    model_contains: str = ""
-    """Only registered cards whose model contains this text, whatever the case, serve; empty: all."""
-    whole_card_is_exclusive: bool = True
-    """A share of all cores of a whole card needs the card unused."""
-    zero_cores_need_free_cores: bool = True
-    """A share without cores is refused where all cores are given away."""
-    most_cores_percent: int = 100
-    """More is read as this."""
-    partitioned_mode: str = ""
-    """Mode of cards that are partitioned in hardware."""
-
-
-class VendorDescriptor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What distinguishes a family by data. Source: the tables of HAMi's wire formats."""
-
-    word: str
-    """How encodings name the family; also the key under which it is registered."""
-    config_section: str
-    """Section of the device configuration file."""
-    resources: ResourceNames
-    """Defaults; the configuration file may rename them."""
-
-    register_key: str
-    """Node annotation with the inventory."""
-    register_format: Literal["json", "delimited"]
-    handshake_key: str = ""
-    pair_scores_key: str = ""
-    to_allocate_key: str
-    allocated_key: str
-    mig_allocations_key: str = ""
-
-    use_models_key: str = ""
-    avoid_models_key: str = ""
-    use_cards_key: str = ""
-    avoid_cards_key: str = ""
-    numa_bind_key: str = ""
-    modes_key: str = ""
-
-    visible_devices_env: str
-    """Variable by which the container runtime shows cards to a container."""
-    priority_env: str = ""
-    """Variable that carries the priority resource into a container."""
-    core_policy_env: str = ""
-    """Variable that carries the configured core policy into a container."""
-
-    placement: PlacementRules = PlacementRules()
+class DescriptorError(ValueError):
+    """A descriptor file cannot be used; the message names it and the field."""
 
 
 class UnknownVendorError(LookupError):
     """No descriptor has this word."""
 
 
+def _filled_in(value: Any, word: str) -> Any:  # noqa: ANN401  # whatever TOML has
+    if isinstance(value, str):
+        return value.replace("{word}", word)
+    if isinstance(value, Mapping):
+        return {key: _filled_in(item, word) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled_in(item, word) for item in value]
+    return value
+
+
+def _merge(fields: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, Mapping) and isinstance(fields.get(key), dict):
+            _merge(fields[key], value)
+        else:
+            fields[key] = value
+
+
+def read_family(file: Traversable) -> Family:
+    """One descriptor file. Raises DescriptorError."""
+    name = file.name.removesuffix(".toml")
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        config = msgspec.convert(document.pop("config"), ConfigRules)
+    except (tomllib.TOMLDecodeError, KeyError, msgspec.ValidationError) as error:
+        raise DescriptorError(f"descriptor {name}: {error}") from error
+    family = Family(
+        name=name,
+        optional=document.pop("optional", False),
+        config=config,
+        defaults=tuple(document.pop("defaults", ())),
+        overrides=tuple(document.pop("overrides", ())),
+        template=document,
+    )
+    for word in family.words:
+        family.descriptor(word)
+    return family
+
+
+def read_catalogue(folder: Traversable) -> tuple[Family, ...]:
+    """All families of a folder, by their names. Raises DescriptorError."""
+    files = (entry for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return tuple(read_family(file) for file in sorted(files, key=lambda file: file.name))
+
+
 @cache
-def catalogue() -> dict[str, VendorDescriptor]:
-    """All families by word, in the order of their words."""
-    found: dict[str, VendorDescriptor] = {}
-    for entry in resources.files(__name__).iterdir():
-        if entry.name.endswith(".toml"):
-            descriptor = msgspec.convert(tomllib.loads(entry.read_text(encoding="utf-8")), VendorDescriptor)
-            found[descriptor.word] = descriptor
-    return dict(sorted(found.items()))
+def catalogue() -> tuple[Family, ...]:
+    """The families of this installation, by their names."""
+    return read_catalogue(resources.files(__name__))
 
 
 def vendor(word: str) -> VendorDescriptor:
-    """The descriptor of one family. Raises UnknownVendorError, which lists the known words."""
-    try:
-        return catalogue()[word]
-    except KeyError:
-        raise UnknownVendorError(f"no accelerator family {word!r}; known: {', '.join(catalogue())}") from None
+    """The descriptor of one word of the catalogue. Raises UnknownVendorError, which lists the known words."""
+    for family in catalogue():
+        if word in family.words:
+            return family.descriptor(word)
+    known = ", ".join(word for family in catalogue() for word in family.words)
+    raise UnknownVendorError(f"no accelerator family {word!r}; known: {known}")
 
 
 NVIDIA = "NVIDIA"
+
+__all__ = [
+    "NVIDIA",
+    "ConfigRules",
+    "DescriptorError",
+    "Family",
+    "ResourceNames",
+    "SoftSplit",
+    "UnknownVendorError",
+    "VendorDescriptor",
+    "catalogue",
+    "read_catalogue",
+    "read_family",
+    "vendor",
+]

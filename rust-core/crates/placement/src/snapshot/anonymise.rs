@@ -126,6 +126,7 @@ fn visit_node(node: &mut NodeRecord, see: &mut impl FnMut(Named, &mut String)) {
             healthy: _,
             cordoned: _,
             mig_profiles: _,
+            group: _,
         } = card;
         see(Named::Card, id);
     }

@@ -42,6 +42,7 @@ pub fn card(id: &str) -> CardSpec {
         healthy: true,
         cordoned: false,
         mig_profiles: Vec::new(),
+        group: None,
     }
 }
 

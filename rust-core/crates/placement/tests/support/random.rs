@@ -55,6 +55,7 @@ pub fn any_card(id: String) -> impl Strategy<Value = CardSpec> {
         mode: if partitioned { "mig" } else { "hami-core" }.into(),
         healthy: fault != 0,
         cordoned: fault == 1,
+        group: None,
         mig_profiles: profiles(memory),
     })
 }

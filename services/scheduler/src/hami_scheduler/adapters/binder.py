@@ -194,7 +194,7 @@ class Binder:
         return await self._ask_once(reservation, "the book changed while the Binding was written")
 
     async def _post(self, asked: BindArguments, reservation: Reservation, timeout_seconds: float) -> None:
-        carried = binding.binding_map(reservation, self._clock.now())
+        carried = binding.binding_map(reservation, self._bookkeeper.ledger.config, self._clock.now())
         await self._client.bind(
             namespace=asked.pod_namespace,
             name=asked.pod_name,

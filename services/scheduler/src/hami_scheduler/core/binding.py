@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from hami_model import allocations, cards, keys, kube
+from hami_model.device_config import DeviceConfig
 from hami_model.ids import NodeName
 
 from hami_scheduler.core.ledger import Ledger
@@ -18,13 +19,15 @@ LEAST_BIND_SECONDS: Final = 0.2
 """A Binding with less time than this is not begun: it would most likely end without an answer."""
 
 
-def binding_map(reservation: Reservation, now: datetime) -> allocations.AssignmentMap:
+def binding_map(reservation: Reservation, config: DeviceConfig, now: datetime) -> allocations.AssignmentMap:
     """Annotations and labels of the Binding: what `annotate_at=filter` writes earlier, and that the bind has begun."""
     assigned = allocations.assignment(
         NodeName(reservation.node),
         cards.by_vendor(reservation.slots),
+        config,
         allocation_id=reservation.allocation_id,
         now_seconds=int(reservation.reserved_at.timestamp()),
+        soft_split_modes=reservation.soft_split_modes,
     )
     begun = {keys.BIND_TIME: str(int(now.timestamp())), keys.BIND_PHASE: keys.BIND_PHASE_ALLOCATING}
     return allocations.AssignmentMap(annotations={**assigned.annotations, **begun}, labels=assigned.labels)

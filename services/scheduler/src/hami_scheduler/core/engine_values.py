@@ -33,23 +33,37 @@ def _family(descriptor: VendorDescriptor) -> engine.Family:
         most_cores_percent=rules.most_cores_percent,
         partitioned_mode=rules.partitioned_mode,
         has_pair_scores=bool(descriptor.pair_scores_key),
+        selection=rules.selection,
+        group_weight=rules.group_weight,
     )
 
 
-def card(vendor: str, found: cards.Card, *, cordoned: bool) -> engine.Card:
+def card(descriptor: VendorDescriptor, found: cards.Card, *, cordoned: bool) -> engine.Card:
+    every_card = descriptor.placement.card_cores_percent
     return engine.Card(
         id=found.id,
-        vendor=vendor,
+        vendor=descriptor.word,
         model=found.model,
         index=min(found.index, _INDEX_MAX),
         slots=found.slots,
         memory_mib=found.memory_mib,
-        cores_percent=found.cores_percent,
+        cores_percent=found.cores_percent if every_card is None else every_card,
         numa=min(max(found.numa, _NUMA_MIN), _NUMA_MAX),
         mode=found.mode,
         healthy=found.healthy,
         cordoned=cordoned,
+        group=_group(descriptor, found),
     )
+
+
+def _group(descriptor: VendorDescriptor, found: cards.Card) -> str | None:
+    """None: the card names no group; empty: it names one that cannot be read."""
+    if not descriptor.group_field or descriptor.group_field not in found.custom:
+        return None
+    value = found.custom[descriptor.group_field]
+    if descriptor.group_kind == "text":
+        return value if isinstance(value, str) else ""
+    return f"{value:g}" if isinstance(value, float) else ""
 
 
 def pod_ask(request: PodRequest) -> engine.PodAsk:
@@ -77,6 +91,7 @@ def _ask(request: CardRequest) -> engine.Ask:
         memory_mib=request.memory_mib,
         memory_percent=request.memory_percent,
         cores_percent=request.cores_percent,
+        mode=request.soft_split_mode,
     )
 
 

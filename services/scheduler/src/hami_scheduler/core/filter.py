@@ -86,8 +86,10 @@ def filter_pod(
     assigned = allocations.assignment(
         NodeName(reservation.node),
         cards.by_vendor(reservation.slots),
+        ledger.config,
         allocation_id=reservation.allocation_id,
         now_seconds=int(now.timestamp()),
+        soft_split_modes=reservation.soft_split_modes,
     )
     return FilterAnswer(
         node_names=[answer.node],

@@ -66,5 +66,5 @@ def written_keys(pod: kube.Pod, config: DeviceConfig) -> list[str]:
         keys.BIND_PHASE,
     }
     for settings in config.vendors:
-        ours |= {settings.vendor.allocated_key, settings.vendor.to_allocate_key}
+        ours |= set(settings.vendor.pod_keys)
     return sorted(ours & pod.annotations.keys())

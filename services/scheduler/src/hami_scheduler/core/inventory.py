@@ -42,18 +42,16 @@ class VendorView(msgspec.Struct, frozen=True, kw_only=True):
         return "; ".join(found) or None
 
 
+def concerns(node: kube.Node, settings: VendorSettings) -> bool:
+    """Whether anything of the node can be this vendor's. Spares the many that are not."""
+    return settings.vendor.register_key in node.annotations or node.allocatable(settings.resources.count) is not None
+
+
 def observe(node: kube.Node, settings: VendorSettings, before: VendorView, now: datetime) -> VendorView:
     """The view after an observation of the node, or after time went by on an unchanged one."""
     descriptor = settings.vendor
     text = node.annotations.get(descriptor.register_key)
-    verdict = handshake.judge(
-        before.memory,
-        handshake=node.annotations.get(descriptor.handshake_key) if descriptor.handshake_key else None,
-        allocatable=_count(node.allocatable(settings.resources.count)),
-        register=text,
-        now=now,
-        has_handshake=bool(descriptor.handshake_key),
-    )
+    verdict = _judge(node, settings, before.memory, now)
     if text is None or not verdict.usable:
         return VendorView(register_text=text, memory=verdict.memory)
     cards, handoff, problem = before.cards, before.handoff, before.register_problem
@@ -70,7 +68,7 @@ def observe(node: kube.Node, settings: VendorSettings, before: VendorView, now: 
             problem = "; ".join(read.problems) or (None if read.cards else f"{descriptor.register_key} lists no card")
     scores_text, scores, scores_problem = _observe_pair_scores(node, settings, before)
     return VendorView(
-        cards=cards,
+        cards=None if cards is None else in_mode(cards, shared_mode(node, settings)),
         handoff=handoff,
         register_text=text,
         register_problem=problem,
@@ -90,6 +88,40 @@ def _observe_pair_scores(
         return text, before.pair_scores, before.pair_scores_problem
     scores, fault = pair_scores.read(settings.vendor, node.annotations)
     return text, scores, str(fault) if fault is not None else None
+
+
+def _judge(node: kube.Node, settings: VendorSettings, memory: handshake.Memory, now: datetime) -> handshake.Verdict:
+    descriptor = settings.vendor
+    stamped = node.annotations.get(descriptor.handshake_key)
+    allocatable = _count(node.allocatable(settings.resources.count))
+    if descriptor.health == "handshake":
+        return handshake.judge_answered(memory, handshake=stamped, allocatable=allocatable, now=now)
+    registered = node.annotations.get(descriptor.register_key)
+    return handshake.judge(
+        memory,
+        handshake=stamped,
+        allocatable=allocatable,
+        register=registered,
+        now=now,
+        has_handshake=bool(descriptor.handshake_key),
+    )
+
+
+def shared_mode(node: kube.Node, settings: VendorSettings) -> str | None:
+    """The mode of the node's cards where the node chooses whether software may share them; None: as registered."""
+    split = settings.vendor.soft_split
+    if split is None:
+        return None
+    said = node.annotations.get(split.node_key)
+    shared = settings.soft_split_everywhere if said is None else said == "true"
+    return split.mode if shared else ""
+
+
+def in_mode(cards: tuple[Card, ...], mode: str | None) -> tuple[Card, ...]:
+    """The cards in a mode; None leaves them as they are."""
+    if mode is None:
+        return cards
+    return tuple(card if card.mode == mode else msgspec.structs.replace(card, mode=mode) for card in cards)
 
 
 def _count(text: str | None) -> int:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import hami_engine as engine
-from hami_model import cards, keys, kube, quota
+from hami_model import cards, keys, kube, quota, requests
 from hami_model.device_config import DeviceConfig
 from hami_model.ids import AllocationId
 from hami_model.lifecycle import ExpiryCause
@@ -70,6 +70,8 @@ class Ledger:
         )
         for settings in self.config.vendors:
             at = (node.name, settings.vendor.word)
+            if at not in self._views and not inventory.concerns(node, settings):
+                continue
             before = self._views.get(at, inventory.VendorView())
             view = inventory.observe(node, settings, before, now)
             self._views[at] = view
@@ -87,9 +89,9 @@ class Ledger:
     def _register(self, node: kube.Node) -> None:
         cordoned = inventory.cordoned(node.annotations.get(keys.CARD_CORDON))
         found = [
-            engine_values.card(settings.vendor.word, card, cordoned=card.id in cordoned)
+            engine_values.card(settings.vendor, card, cordoned=card.id in cordoned)
             for settings in self.config.vendors
-            for card in self._views[node.name, settings.vendor.word].cards or ()
+            for card in self.view(node.name, settings.vendor.word).cards or ()
         ]
         if not found:
             self.cluster.remove_node(node.name)
@@ -288,6 +290,7 @@ class Ledger:
             shapes=held.shapes,
             pod_version=_version(pod.metadata.resource_version),
             scheduled_condition=condition,
+            soft_split_modes=requests.soft_split_modes(pod.annotations, self.config),
             adopted=True,
         )
 
@@ -315,6 +318,7 @@ class Ledger:
                 reserved_at=now,
                 slots=engine_values.slots(answer),
                 shapes=cards.shapes(pod),
+                soft_split_modes=requests.soft_split_modes(pod.annotations, self.config),
                 pod_version=_version(pod.metadata.resource_version),
                 scheduled_condition=pod.condition("PodScheduled"),
             )

@@ -25,6 +25,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """resourceVersion of the pod that was filtered; 0 when unknown."""
     scheduled_condition: kube.PodCondition | None = None
     """PodScheduled as it stood then: another content later means that kube-scheduler gave the pod up."""
+    soft_split_modes: dict[str, str] = {}
+    """By vendor: the mode in which the pod wants its cards shared by software."""
     adopted: bool = False
     """Written to the pod by HAMi's scheduler, not by us."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
 from hami_model import keys, kube
 from hami_model.device_config import DeviceConfig
 
@@ -31,10 +30,9 @@ class Reduction:
         self._managed = config.managed_resources
         self._allocated_keys = frozenset(settings.vendor.allocated_key for settings in config.vendors)
         self._kept = _ALWAYS_KEPT | {
-            value
+            key
             for settings in config.vendors
-            for field, value in msgspec.structs.asdict(settings.vendor).items()
-            if field.endswith("_key") and value
+            for key in (*settings.vendor.pod_keys, *settings.vendor.node_keys, *settings.vendor.wish_keys)
         }
 
     def pod(self, pod: kube.Pod) -> kube.Pod | None:

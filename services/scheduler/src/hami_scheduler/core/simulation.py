@@ -80,23 +80,24 @@ class ClusterMaker:
         for position, settings in enumerate(self._config.vendors):
             text = node.annotations.get(settings.vendor.register_key)
             if text is not None:
-                found += self._read(position, text, cordoned)
+                found += self._read(position, text, cordoned, inventory.shared_mode(node, settings))
         return found
 
-    def _decoded(self, vendor: int, text: str, cordoned: frozenset[str]) -> tuple[engine.Card, ...]:
+    def _decoded(self, vendor: int, text: str, cordoned: frozenset[str], mode: str | None) -> tuple[engine.Card, ...]:
         descriptor = self._config.vendors[vendor].vendor
         try:
             cards = register.decode(descriptor, text)
         except MalformedAnnotation:
             return ()
-        return tuple(engine_values.card(descriptor.word, card, cordoned=card.id in cordoned) for card in cards)
+        in_mode = inventory.in_mode(cards, mode)
+        return tuple(engine_values.card(descriptor, card, cordoned=card.id in cordoned) for card in in_mode)
 
     def _pair_scores(self, node: kube.Node) -> dict[str, dict[str, int]]:
         found: dict[str, dict[str, int]] = {}
         for position, settings in enumerate(self._config.vendors):
             text = node.annotations.get(settings.vendor.pair_scores_key)
             if text is not None:
-                found.update(self._read_scores(position, text))
+                found |= {str(card_id): peers for card_id, peers in self._read_scores(position, text).items()}
         return found
 
     def _decoded_scores(self, vendor: int, text: str) -> dict[str, dict[str, int]]:

@@ -8,16 +8,7 @@ from hami_model.device_config import DeviceConfig
 
 def owned_annotations(config: DeviceConfig) -> tuple[str, ...]:
     """Annotations that only scheduler and node-agent write, in a fixed order."""
-    vendor_keys = (
-        key
-        for settings in config.vendors
-        for key in (
-            settings.vendor.to_allocate_key,
-            settings.vendor.allocated_key,
-            settings.vendor.mig_allocations_key,
-        )
-        if key
-    )
+    vendor_keys = (key for settings in config.vendors for key in settings.vendor.pod_keys)
     return tuple(
         dict.fromkeys(
             (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from hami_model.device_config import DeviceConfig
 from hami_webhook.core.allocation_keys import OWNED_LABELS, owned_annotations
 from hami_webhook.core.patch import Add, JsonObject, Operation, Patch, Remove, pointer
 from hami_webhook.core.refusal import Refusal
-from hami_webhook.core.rules import ContainerChange, changed_container, container_change
+from hami_webhook.core.rules import ContainerChange, changed_container, container_change, effective_env
 
 
 class Mutation(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ def mutate(raw: JsonObject, pod: kube.Pod, config: DeviceConfig) -> Mutation | R
     changed: dict[str, list[kube.Container]] = {"initContainers": [], "containers": []}
     for field, containers in (("initContainers", pod.init_containers), ("containers", pod.app_containers)):
         for index, container in enumerate(containers):
-            change = _all_families(container, config)
+            change = _all_families(container, config, pod.annotations)
             if isinstance(change, Refusal):
                 return change
             claimed = claimed or change.claims
@@ -78,20 +78,38 @@ def _removed(table: dict[str, str], field: str, owned: Iterable[str]) -> Iterabl
     return (Remove(path=pointer("metadata", field, key)) for key in owned if key in table)
 
 
-def _all_families(container: kube.Container, config: DeviceConfig) -> ContainerChange | Refusal:
+def _all_families(
+    container: kube.Container, config: DeviceConfig, annotations: Mapping[str, str]
+) -> ContainerChange | Refusal:
     claims = False
     limits: dict[str, str] = {}
+    requests: dict[str, str] = {}
+    shown: set[str] = set()
     env: list[tuple[str, str]] = []
     runtime_class = ""
     for settings in config.vendors:
-        change = container_change(container, settings)
+        change = container_change(container, settings, annotations)
         if isinstance(change, Refusal):
             return change
         claims = claims or change.claims
         limits |= change.limits
+        requests |= change.requests
+        if change.gets_card:
+            shown.add(settings.vendor.visible_devices_env)
         env.extend(change.env)
         runtime_class = runtime_class or change.runtime_class
-    return ContainerChange(claims=claims, limits=limits, env=tuple(env), runtime_class=runtime_class)
+    env.extend(_hidden(container, config, shown))
+    return ContainerChange(claims=claims, limits=limits, requests=requests, env=tuple(env), runtime_class=runtime_class)
+
+
+def _hidden(container: kube.Container, config: DeviceConfig, shown: set[str]) -> Iterable[tuple[str, str]]:
+    """Hides the cards of which the container gets none, once for each variable that shows some."""
+    values = {
+        settings.vendor.visible_devices_env: settings.vendor.hide_cards_value
+        for settings in config.vendors
+        if settings.overwrite_env and settings.vendor.visible_devices_env not in shown
+    }
+    return [(name, value) for name, value in values.items() if effective_env(container, name) != value]
 
 
 def _container_patch(raw: JsonObject, at: tuple[str | int, ...], change: ContainerChange) -> Iterable[Operation]:
@@ -101,16 +119,19 @@ def _container_patch(raw: JsonObject, at: tuple[str | int, ...], change: Contain
             yield Add(path=pointer(*at, "env"), value=entries)
         else:
             yield from (Add(path=pointer(*at, "env", "-"), value=entry) for entry in entries)
-    if change.limits:
-        yield from _table_patch(raw.get("resources"), (*at, "resources"), change.limits)
+    tables = {"limits": change.limits, "requests": change.requests}
+    added = {table: values for table, values in tables.items() if values}
+    if added and raw.get("resources") is None:
+        yield Add(path=pointer(*at, "resources"), value=added)
+    else:
+        for table, values in added.items():
+            yield from _table_patch(raw["resources"].get(table), (*at, "resources", table), values)
 
 
 def _table_patch(
-    resources: dict[str, Any] | None, at: tuple[str | int, ...], limits: dict[str, str]
+    present: dict[str, Any] | None, at: tuple[str | int, ...], values: dict[str, str]
 ) -> Iterable[Operation]:
-    if resources is None:
-        yield Add(path=pointer(*at), value={"limits": limits})
-    elif resources.get("limits") is None:
-        yield Add(path=pointer(*at, "limits"), value=limits)
+    if present is None:
+        yield Add(path=pointer(*at), value=values)
     else:
-        yield from (Add(path=pointer(*at, "limits", name), value=value) for name, value in limits.items())
+        yield from (Add(path=pointer(*at, name), value=value) for name, value in values.items())

@@ -1,22 +1,23 @@
 """What one family of accelerators changes in one container. Families differ by their settings only.
 
-Order matters and is HAMi's: percentage bounds, priority, core policy, count, exclusive cores, runtime class, hiding.
+Order matters and is HAMi's: percentage bounds, priority, core policy, count, exclusive cores, runtime class, sizes that
+hardware cuts (`cuts`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from fractions import Fraction
 
 import msgspec
-from hami_model import kube, quantity
+from hami_model import kube, quantity, requests
 from hami_model.device_config import VendorSettings
 from hami_model.errors import InvalidRequestError
 from hami_model.requests import INT32_MAX, WHOLE_CARD_PERCENT, card_request
 
+from hami_webhook.core import cuts
 from hami_webhook.core.refusal import Refusal, RefusalKind, denied
-
-HIDE_ALL_CARDS = "none"
 
 
 class ContainerChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,14 +25,18 @@ class ContainerChange(msgspec.Struct, frozen=True, kw_only=True):
 
     claims: bool
     """The container names this family, be it with a count of 0, so the pod is ours."""
+    gets_card: bool = False
     limits: dict[str, str] = {}
+    requests: dict[str, str] = {}
     env: tuple[tuple[str, str], ...] = ()
     runtime_class: str = ""
     """Of the pod, when it names none; empty: none is wanted."""
 
 
-def container_change(container: kube.Container, settings: VendorSettings) -> ContainerChange | Refusal:
-    """The change, or why the container cannot be admitted.
+def container_change(
+    container: kube.Container, settings: VendorSettings, annotations: Mapping[str, str]
+) -> ContainerChange | Refusal:
+    """The change, or why the container cannot be admitted. `annotations`: of its pod.
 
     Quantities must have been read by `quantity.parse` before (raises MalformedQuantity otherwise).
     """
@@ -62,16 +67,20 @@ def container_change(container: kube.Container, settings: VendorSettings) -> Con
         claims = True
     # A count of 0 routes the pod, as in HAMi, and gets no card.
     gets_card = claims and _is_positive(added.get(names.count) or container.quantity(names.count))
-    if not gets_card and settings.overwrite_env:
-        env.append((settings.vendor.visible_devices_env, HIDE_ALL_CARDS))
-
     change = ContainerChange(
         claims=claims,
+        gets_card=gets_card,
         limits=added,
-        env=tuple((name, value) for name, value in env if _effective_env(container, name) != value),
+        env=tuple((name, value) for name, value in env if effective_env(container, name) != value),
         runtime_class=settings.runtime_class if gets_card else "",
     )
-    return _invalid_request(changed_container(container, change), settings) or change
+    invalid = _invalid_request(changed_container(container, change), settings)
+    if invalid is not None or not claims or settings.cut_sizes is None:
+        return invalid or change
+    cut = cuts.fitted(changed_container(container, change), settings, requests.soft_split_mode(annotations, settings))
+    if isinstance(cut, Refusal):
+        return cut
+    return msgspec.structs.replace(change, limits={**change.limits, **cut.limits}, requests=cut.requests)
 
 
 def changed_container(container: kube.Container, change: ContainerChange) -> kube.Container:
@@ -80,8 +89,12 @@ def changed_container(container: kube.Container, change: ContainerChange) -> kub
     return msgspec.structs.replace(
         container,
         resources=(
-            msgspec.structs.replace(resources, limits={**(resources.limits or {}), **change.limits})
-            if change.limits
+            msgspec.structs.replace(
+                resources,
+                limits={**(resources.limits or {}), **change.limits},
+                requests={**(resources.requests or {}), **change.requests} if change.requests else resources.requests,
+            )
+            if change.limits or change.requests
             else container.resources
         ),
         env=(
@@ -97,6 +110,8 @@ def _wants_exclusive_cores(
 ) -> bool:
     """A container that gets a whole card's memory gets all of its cores too, unless it names cores."""
     names = settings.resources
+    if not settings.vendor.request.whole_card_brings_all_cores:
+        return False
     if not names.cores or container.quantity(names.cores) is not None:
         return False
     if not counted and container.quantity(names.count) is None:
@@ -159,6 +174,6 @@ def _away_from_zero(value: Fraction) -> int:
     return math.ceil(value) if value >= 0 else math.floor(value)
 
 
-def _effective_env(container: kube.Container, name: str) -> str | None:
+def effective_env(container: kube.Container, name: str) -> str | None:
     """The value a variable has in the container now: the last entry of a name wins."""
     return next((entry.value for entry in reversed(container.env or []) if entry.name == name), None)
