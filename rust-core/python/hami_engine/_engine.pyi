@@ -51,7 +51,7 @@ class Family:
         partitioned_mode: str = "",  # mode of cards that are partitioned in hardware; empty: none is
         has_pair_scores: bool = False,  # its nodes tell how well their cards are connected: `topology-aware` uses it
         selection: str = "first",  # "groups": cards of one group; "pairs": whole modules of two
-        group_weight: float = 0,  # what a node's score gains by cards of one group
+        group_weight: float = 0.0,  # what a node's score gains by cards of one group
     ) -> Family: ...
 
 @final
