@@ -99,7 +99,7 @@ class Ledger:
         scores: dict[str, dict[str, int]] = {
             card_id: peers
             for settings in self.config.vendors
-            for card_id, peers in self._views[node.name, settings.vendor.word].pair_scores.items()
+            for card_id, peers in self.view(node.name, settings.vendor.word).pair_scores.items()
         }
         self.cluster.set_node(node.name, found, pair_scores=scores)
         for (name, card_id), (healthy, _) in self._health_overrides.items():
