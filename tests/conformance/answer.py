@@ -16,7 +16,7 @@ from vectors import Group, Row, groups, rows, write_rows
 FILTER_GROUPS = (
     "single", "multigpu", "exhaust", "health", "exclusive", "select", "numa", "policy", "topology", "weights",
     "multictr", "init", "quota", "mig", "hetero", "badnode", "badpod", "lifecycle", "nogpu", "register", "sequence",
-    "devconfig", "simulation", "ties",
+    "devconfig", "simulation", "ties", "hygon", "ascend", "mixed",
 )  # fmt: skip
 ANSWERERS: dict[str, str] = {
     **dict.fromkeys(FILTER_GROUPS, "answer_filter"),

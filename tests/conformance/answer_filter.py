@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from hami_model import additions, device_config, keys, kube
+from answer_families import TIME_KEYS, configuration
+from hami_model import additions, device_config, kube
 from hami_model.ids import AllocationId
 from hami_model.requests import Policies
 from hami_scheduler.core import extender, simulation
@@ -26,6 +27,9 @@ def answer(row: Row) -> dict[str, Any]:
     if row["config"].get("api") == "nodes":
         return _simulate(ledger, row)
     _register_nodes(ledger, row)
+    for earlier in row.get("earlier", []):
+        placed = msgspec.convert(earlier, kube.Pod)
+        filter_pod(ledger, placed, row["node_names"], allocation_id=ALLOCATION, now=NOW)
     body = json.dumps({"Pod": row["pod"], "Nodes": None, "NodeNames": row["node_names"]})
     arguments = extender.decode_filter(body.encode())
     pod = arguments.pod
@@ -37,6 +41,7 @@ def answer(row: Row) -> dict[str, Any]:
         "node": found.reservation.node if found.reservation is not None else None,
         "node_names": result["NodeNames"],
         "annotations": _changed(found.annotations, pod.annotations),
+        "time_annotations": sorted(TIME_KEYS & found.annotations.keys()),
         "labels": _changed(found.labels, pod.labels),
         "failed_nodes": failed,
         "error": result["Error"] or None,
@@ -78,7 +83,7 @@ def _simulate(ledger: Ledger, row: Row) -> dict[str, Any]:
 
 def _changed(written: dict[str, str], before: dict[str, str]) -> dict[str, str]:
     """Without the time, which differs from run to run, and what we add to HAMi's wire."""
-    left_out = additions.names("pod-annotation") | {keys.ASSIGNED_TIME}
+    left_out = additions.names("pod-annotation") | TIME_KEYS
     return {key: value for key, value in written.items() if before.get(key) != value and key not in left_out}
 
 
@@ -89,10 +94,16 @@ def _ledger(row: Row) -> Ledger:
     if isinstance(selector, str):
         selector = dict(part.split("=", 1) for part in selector.split(",") if part)
     return Ledger(
-        device_config.default_config() if text is None else device_config.parse(text),
+        _configuration(row, text),
         Policies(node=config["node_policy"], card=config["gpu_policy"]),
         node_selector=selector,
     )
+
+
+def _configuration(row: Row, text: str | None) -> device_config.DeviceConfig:
+    if "family" in row:
+        return configuration(text)
+    return device_config.default_config() if text is None else device_config.parse(text)
 
 
 def _deliver_objects(ledger: Ledger, row: Row) -> None:
@@ -130,11 +141,9 @@ def _register_nodes(ledger: Ledger, row: Row) -> None:
             ledger.remove_node(name)
             _pass(ledger, nodes)
         else:
-            key = "hami.io/node-handshake"
-            stamp = (nodes.get(name, {}).get("annotations") or {}).get(key)
-            updated = event["object"]
-            if stamp is not None:
-                updated = {**updated, "annotations": {key: stamp, **(updated.get("annotations") or {})}}
+            before = nodes.get(name, {}).get("annotations") or {}
+            stamps = {key: value for key, value in before.items() if key.startswith("hami.io/node-handshake")}
+            updated = {**event["object"], "annotations": {**stamps, **(event["object"].get("annotations") or {})}}
             nodes[name] = updated
             _pass(ledger, nodes)
 

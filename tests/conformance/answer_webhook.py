@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import msgspec
+from answer_families import configuration
 from hami_model import device_config, kube
 from hami_webhook.core import quota_book, review
 from pod_objects import apply_patch, normalised
@@ -16,7 +17,10 @@ from vectors import Row
 def answer(row: Row) -> dict[str, Any]:
     config = row["config"]
     text = config["device_config_yaml"]
-    devices = device_config.default_config() if text is None else device_config.parse(text)
+    if "family" in row:
+        devices = configuration(text)
+    else:
+        devices = device_config.default_config() if text is None else device_config.parse(text)
     book = quota_book.book_of(
         devices,
         pods=[msgspec.convert(pod, kube.Pod) for pod in row["scheduled"]],

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import answer_families
 import hami_engine
 from hami_model import (
     allocations,
@@ -31,6 +32,8 @@ NVIDIA = vendors.vendor(vendors.NVIDIA)
 
 
 def answer(row: Row) -> dict[str, Any]:
+    if "family" in row:
+        return answer_families.answer(row)
     if row["op"] == "health_sequence":
         return {"steps": _health_sequence(row["input"]["steps"])}
     try:

@@ -10,6 +10,7 @@ from vectors import Row
 
 IGNORED = additions.names("pod-annotation") | {keys.ASSIGNED_TIME}
 DEVICE_KEYS = ("hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-devices-allocated")
+DEVICE_KEY_ENDINGS = ("-devices-to-allocate", "-devices-allocated")
 CARD_TIES = frozenset({"device-order-tie-gt12", "unstable-sort"})
 NODE_TIES = frozenset({"float-near-tie"})
 RELATIVE_TOLERANCE = 1e-5
@@ -29,6 +30,8 @@ def compare_filter(expect: dict[str, Any], got: dict[str, Any], row: Row) -> str
 def _differences(expect: dict[str, Any], got: dict[str, Any]) -> list[str]:
     pairs = {name: (expect[name], got[name]) for name in ("node", "node_names", "labels", "failed_nodes")}
     pairs["annotations"] = (_comparable(expect["annotations"]), _comparable(got["annotations"]))
+    if "time_annotations" in expect:
+        pairs["time_annotations"] = (expect["time_annotations"], got["time_annotations"])
     pairs["error"] = (expect["error"] is None, got["error"] is None)
     pairs["booked"] = (expect["booked"] or {}, got["booked"] or {})
     return [f"{name}: {ours} instead of {theirs}" for name, (theirs, ours) in pairs.items() if theirs != ours]
@@ -36,7 +39,7 @@ def _differences(expect: dict[str, Any], got: dict[str, Any]) -> list[str]:
 
 def _comparable(annotations: dict[str, str]) -> dict[str, Any]:
     kept = {key: value for key, value in annotations.items() if key not in IGNORED}
-    return {key: slots(value) if key in DEVICE_KEYS else value for key, value in kept.items()}
+    return {key: slots(value) if key.endswith(DEVICE_KEY_ENDINGS) else value for key, value in kept.items()}
 
 
 def slots(text: str) -> list[list[str]]:

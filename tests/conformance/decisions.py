@@ -34,6 +34,8 @@ SUSPICIONS = (
 """Every kind of our own decisions, as documented."""
 DEFERRALS = (
     "another accelerator family",
+    "card order and cards given from outside",
+    "steps of the node lock",
     "MIG",
     "another device list strategy",
     "IMEX channels",
@@ -50,12 +52,27 @@ DEFERRALS = (
 def deferral(row: Row) -> str | None:
     """What a vector waits for; None when it is to be answered now."""
     if "family" in row:
-        return "another accelerator family"
+        return _family_deferral(row)
     if "nodes" in row and "pod" in row:
         return _filter_deferral(row)
     if row.get("op") in ("allocate", "preferred", "register"):
         return _node_deferral(row)
     return monitor_deferral(row)
+
+
+ELSEWHERE = ("amd.com/", "aws.amazon.com/", "birentech.com/", "cambricon.com/", "enflame.com/", "iluvatar.ai/",
+             "kunlunxin.com/", "metax-tech.com/", "mthreads.com/", "vastaitech.com/")  # fmt: skip
+"""Whose resources a vector speaks of when it needs a family that is not there yet."""
+READY = frozenset({"hygon", "ascend", "mixed"})
+
+
+def _family_deferral(row: Row) -> str | None:
+    given = {name: row.get(name) for name in ("nodes", "pod", "scheduled", "earlier", "review", "input")}
+    if row["family"] not in READY or any(domain in json.dumps(given) for domain in ELSEWHERE):
+        return "another accelerator family"
+    if row.get("op") in ("fit", "score_node"):
+        return "card order and cards given from outside"
+    return "steps of the node lock" if row.get("op") == "lock_sequence" else None
 
 
 def _node_deferral(row: Row) -> str | None:

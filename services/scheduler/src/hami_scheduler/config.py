@@ -24,6 +24,8 @@ class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     device_config_file: str = ""
     """HAMi's device configuration (YAML). Empty: every family with its default resource names."""
+    enabled_families: list[str] = []
+    """Optional families that are in use, such as `ascend` (HAMi's --enable-ascend); scheduler and webhook alike."""
     node_policy: str = "binpack"
     """Which of the fitting nodes: binpack or spread. A pod's annotation wins."""
     card_policy: str = "spread"

@@ -263,12 +263,12 @@ def _read_device_config(settings: SchedulerSettings) -> DeviceConfig:
     """Raises Permanent or DeviceConfigError."""
     name = settings.placement.device_config_file
     if not name:
-        return device_config.default_config()
+        return device_config.default_config(settings.placement.enabled_families)
     try:
         text = Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Permanent(f"placement.device_config_file {name}: {error}") from error
-    return device_config.parse(text)
+    return device_config.parse(text, settings.placement.enabled_families)
 
 
 def _wrong_use(problem: str) -> NoReturn:

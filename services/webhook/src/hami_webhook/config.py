@@ -19,6 +19,8 @@ class AdmissionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     device_config_file: str = ""
     """HAMi's device configuration (YAML). Empty: every family with its default resource names."""
+    enabled_families: list[str] = []
+    """Optional families that are in use, such as `ascend` (HAMi's --enable-ascend); scheduler and webhook alike."""
     scheduler_name: str = "hami-scheduler"
     """Scheduler that pods with cards are given to; empty: pods are completed but not routed."""
     force_overwrite_default_scheduler: bool = True

@@ -227,12 +227,12 @@ def _read_device_config(settings: WebhookSettings) -> DeviceConfig:
     """Raises Permanent or DeviceConfigError."""
     name = settings.admission.device_config_file
     if not name:
-        return device_config.default_config()
+        return device_config.default_config(settings.admission.enabled_families)
     try:
         text = Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Permanent(f"admission.device_config_file {name}: {error}") from error
-    return device_config.parse(text)
+    return device_config.parse(text, settings.admission.enabled_families)
 
 
 def _document(file: Path) -> dict[str, Any]:

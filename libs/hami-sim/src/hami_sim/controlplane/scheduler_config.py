@@ -5,15 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+from hami_model.device_config import default_config
 
 SCHEDULER_NAMES = ("default-scheduler", "hami-scheduler")
-MANAGED_RESOURCES = (
-    "nvidia.com/gpu",
-    "nvidia.com/gpumem",
-    "nvidia.com/gpucores",
-    "nvidia.com/gpumem-percentage",
-    "nvidia.com/priority",
-)
+MANAGED_RESOURCES = tuple(name for settings in reversed(default_config().vendors) for name in settings.resources.all)
+"""Of every family that is in use where nothing is configured."""
 # Far above the defaults of 50 and 100, which hold a burst of 500 pods back for ten seconds.
 CLIENT_QUERIES_PER_SECOND = 500
 CLIENT_BURST = 1000
