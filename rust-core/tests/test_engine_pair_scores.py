@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hami_engine import Card, Cluster, Placement, PodAsk
+from hami_engine import Card, Cluster, MigProfile, Placement, PodAsk
 
 
 def chosen(answer: object) -> list[str]:
@@ -40,3 +40,25 @@ def test_a_score_of_any_64_bits_is_taken(
     assert chosen(cluster.what_if(pod("p", (2, 1000, 0), card_policy="topology-aware"))) == ["a-2", "a-0"]
     with pytest.raises(OverflowError):
         cluster.set_node("a", cards("a", 3), pair_scores={"a-2": {"a-1": 2**63}})
+
+
+@pytest.mark.case("PLC-07")
+@pytest.mark.parametrize(("wanted", "different"), [(1, 1), (4, 4), (8, 8), (20, 3)])
+def test_shares_come_from_different_mig_cards_where_there_are_enough(
+    empty_cluster: Callable[[], Cluster], pod: Callable[..., PodAsk], wanted: int, different: int
+) -> None:
+    """Eight cards of seven free instances each; how long a choice takes is a row of `bench_topology`."""
+    slices = [(start, 1) for start in range(7)]
+    profile = MigProfile(name="1g.5gb", memory_mib=4864, cores_percent=14, slice_count=1, placements=slices)
+    found = [
+        Card(
+            id=f"a-{number}", vendor="NVIDIA", model="NVIDIA A100", index=number, slots=7, memory_mib=40_960,
+            cores_percent=100, mode="mig", mig_profiles=[profile],
+        )
+        for number in range(8)
+    ]  # fmt: skip
+    cluster = empty_cluster()
+    cluster.set_node("a", found)
+    given = chosen(cluster.reserve(pod("p", (wanted, 4000, 0), card_policy="topology-aware")))
+    assert len(given) == wanted
+    assert len(set(given)) == different

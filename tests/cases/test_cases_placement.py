@@ -1,7 +1,8 @@
-"""Cases of the area placement that need neither topology nor MIG, and sidecars, by what filter answers."""
+"""Cases of the area placement that need no MIG, and sidecars, by what filter answers."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -47,6 +48,32 @@ async def test_binpack_takes_the_node_in_use_and_spread_the_empty_one(
             await placed.place(f"run-{number}", "b", memory=10_000, cores=100)
         bound = await placed.place("p", "a", "b", annotations={"hami.io/node-scheduler-policy": policy})
         assert bound["spec"]["nodeName"] == chosen
+
+
+def _pair_scores(score: int) -> dict[str, str]:
+    """One score between all of the four cards of n1."""
+    ids = [f"n1-{number}" for number in range(4)]
+    rows = [{"uuid": card_id, "score": {peer: score for peer in ids if peer != card_id}} for card_id in ids]
+    return {"hami.io/node-nvidia-score": json.dumps(rows)}
+
+
+@pytest.mark.case("PLC-05")
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        pytest.param({}, id="no scores"),
+        pytest.param(_pair_scores(0), id="all 0"),
+        pytest.param(_pair_scores(-5), id="all negative"),
+        pytest.param({"hami.io/node-nvidia-score": "[]"}, id="an empty list"),
+        pytest.param({"hami.io/node-nvidia-score": "["}, id="unreadable"),
+    ],
+)
+async def test_cards_of_which_none_is_connected_better_are_given_like_others(
+    fake_kube: FakeKube, annotations: dict[str, str]
+) -> None:
+    async with placing(fake_kube, node("n1", 4, annotations=annotations)) as placed:
+        await placed.place("two", gpu=2, memory=100, annotations={"hami.io/gpu-scheduler-policy": "topology-aware"})
+        assert placed.allocated("two") == "n1-3,NVIDIA,100,0:n1-2,NVIDIA,100,0:;"
 
 
 @pytest.mark.case("PLC-08")

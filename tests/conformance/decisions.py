@@ -28,6 +28,7 @@ SUSPICIONS = (
     "several-quotas",
     "quota-with-init",
     "simulation-without-cards",
+    "instances-apart",
     *MONITOR_SUSPICIONS,
     *NODE_SUSPICIONS,
 )
@@ -164,6 +165,7 @@ def _filter_suspicion(row: Row) -> str | None:
         "several-quotas": _limits_twice(row),
         "quota-with-init": _mixes_phases(row) and bool(_quotas_of_pod(row)),
         "simulation-without-cards": row["config"].get("api") == "nodes" and not _asks_for_cards(row),
+        "instances-apart": _chooses_among_instances(row),
     }
     return next((kind for kind, holds in kinds.items() if holds), None)
 
@@ -191,6 +193,21 @@ def _has_malformed_pair_score(node: dict[str, Any]) -> bool:
         not isinstance(score, dict) or not all(isinstance(value, int | None) for value in score.values())
         for score in scores
     )
+
+
+def _chooses_among_instances(row: Row) -> bool:
+    """Several shares by pair scores, where one of several cards could give more than one."""
+    policy = _annotations(row["pod"]).get("hami.io/gpu-scheduler-policy", row["config"]["gpu_policy"])
+    if "topology-aware" not in [word.strip() for word in policy.split(",")]:
+        return False
+    count = _resource_names(row["config"])["count"]
+    several = any(
+        amounts(container, table).get(count) not in (None, "0", "1", 0, 1)
+        for container in containers(row["pod"])
+        for table in ("limits", "requests")
+    )
+    by_node = [register_elements(node) for node in _nodes(row)]
+    return several and any(len(cards) > 1 and any(_field(card, "mode") == "mig" for card in cards) for cards in by_node)
 
 
 def _changes_cordon(row: Row) -> bool:

@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use bench::numbers::Numbers;
 use placement::{
-    Ask, Candidates, CardScores, CardSpec, Cluster, ContainerAsk, ContainerKind, Families, Family, PodAsk,
+    Ask, Candidates, CardScores, CardSpec, Cluster, ContainerAsk, ContainerKind, Families, Family,
+    MigPlacement, MigProfile, PodAsk,
 };
 
 const VENDOR: &str = "NVIDIA";
@@ -42,8 +43,12 @@ fn id(card: u64) -> String {
     format!("GPU-{card:02}")
 }
 
-fn node(cards: u64, seed: u64, scores: Scores) -> Cluster {
-    let family = Family { has_pair_scores: true, ..Family::new(VENDOR) };
+/// A node of whole cards, or of cards that can each give so many instances.
+fn node(cards: u64, instances: u64, seed: u64, scores: Scores) -> Cluster {
+    let family = Family { has_pair_scores: true, partitioned_mode: "mig".into(), ..Family::new(VENDOR) };
+    let placements =
+        (0..instances as i64).map(|start| MigPlacement::new(start, 1).expect("a valid placement"));
+    let profile = MigProfile::new("1g", 18_000, 14, 1, placements.collect()).expect("a valid profile");
     let mut cluster = Cluster::new(Families::new(vec![family]).expect("one family"));
     let specs: Vec<CardSpec> = (0..cards)
         .map(|card| CardSpec {
@@ -51,10 +56,12 @@ fn node(cards: u64, seed: u64, scores: Scores) -> Cluster {
             vendor: VENDOR.into(),
             model: "NVIDIA H200".into(),
             index: card as u32,
-            slots: 10,
+            slots: if instances > 0 { instances as i32 } else { 10 },
             memory_mib: 141_000,
             cores_percent: 100,
             healthy: true,
+            mode: if instances > 0 { "mig" } else { "hami-core" }.into(),
+            mig_profiles: if instances > 0 { vec![profile.clone()] } else { Vec::new() },
             ..CardSpec::default()
         })
         .collect();
@@ -80,13 +87,15 @@ fn pod(wanted: u64) -> PodAsk {
 }
 
 fn main() {
-    for (cards, wanted) in [(8, 2), (8, 4), (16, 4), (16, 8), (16, 12), (32, 8), (56, 8)] {
+    let whole = [(8, 2), (8, 4), (16, 4), (16, 8), (16, 12), (32, 8), (56, 8)].map(|row| (row, 0));
+    let mig = [(8, 4), (8, 12), (8, 28)].map(|row| (row, 7));
+    for ((cards, wanted), instances) in whole.into_iter().chain(mig) {
         for (kind, scores) in KINDS {
             let pod = pod(wanted);
             let mut cut_short = 0;
             let mut times_us: Vec<f64> = (0..SEEDS)
                 .map(|seed| {
-                    let mut cluster = node(cards, seed, scores);
+                    let mut cluster = node(cards, instances, seed, scores);
                     let run = |_| {
                         let start = Instant::now();
                         let decision = cluster.what_if(&pod, Candidates::All);
@@ -101,7 +110,7 @@ fn main() {
                 .collect();
             times_us.sort_by(f64::total_cmp);
             println!(
-                "{{\"bench\":\"topology\",\"cards\":{cards},\"wanted\":{wanted},\"scores\":\"{kind}\",\
+                "{{\"bench\":\"topology\",\"cards\":{cards},\"instances_each\":{instances},\"wanted\":{wanted},\"scores\":\"{kind}\",\
                  \"p50_us\":{:.1},\"worst_us\":{:.1},\"cut_short_percent\":{}}}",
                 times_us[times_us.len() / 2],
                 times_us[times_us.len() - 1],
