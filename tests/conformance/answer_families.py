@@ -16,6 +16,7 @@ from hami_model.ids import AllocationId, CardId, NodeName
 from hami_model.vendors import catalogue
 from hami_webhook.core.mutate import mutate
 from hami_webhook.core.refusal import Refusal
+from pod_objects import canonical_quantity
 from vectors import Row
 
 ENABLED = frozenset({"ascend"})
@@ -103,12 +104,16 @@ def _admit(settings: VendorSettings, given: Row) -> object:
     if isinstance(changed, Refusal):
         raise _RefusedError(changed.message)
     (container,) = changed.pod.app_containers
-    tables = {"limits": container.resources and container.resources.limits or {}}
-    tables["requests"] = container.resources and container.resources.requests or {}
+    resources = container.resources or kube.Resources()
+    tables = {"limits": resources.limits or {}, "requests": resources.requests or {}}
     return {
         "found": changed.claimed,
         "pod_annotations": changed.pod.annotations,
-        "resources": {table: {k: str(v) for k, v in values.items()} for table, values in tables.items() if values},
+        "resources": {
+            table: {name: canonical_quantity(str(text)) for name, text in values.items()}
+            for table, values in tables.items()
+            if values
+        },
         **({"env": [{"name": e.name, "value": e.value} for e in container.env]} if container.env else {}),
     }
 

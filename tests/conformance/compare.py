@@ -18,7 +18,8 @@ from vectors import Group, Row, groups, rows
 MUST_RUN = frozenset(
     {
         "single", "multigpu", "exhaust", "health", "exclusive", "select", "multictr", "init", "quota", "hetero",
-        "badnode", "badpod", "lifecycle", "nogpu", "register", "sequence", "devconfig", "wire", "webhook", "hygon", "ascend", "mixed",
+        "badnode", "badpod", "lifecycle", "nogpu", "register", "sequence", "devconfig", "wire", "webhook",
+        "hygon", "ascend", "mixed",
         "regions", "dirs", "node-metrics",
         "node-allocate", "node-register",
     }

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
+from decisions_families import FAMILY_DEFERRALS, FAMILY_SUSPICIONS, family_deferral, family_suspicion
 from decisions_monitor import MONITOR_DEFERRALS, MONITOR_SUSPICIONS, monitor_deferral, monitor_suspicion
 from decisions_node import NODE_SUSPICIONS, node_suspicion
 from hami_model import quantity
@@ -29,14 +30,13 @@ SUSPICIONS = (
     "quota-with-init",
     "simulation-without-cards",
     "instances-apart",
+    *FAMILY_SUSPICIONS,
     *MONITOR_SUSPICIONS,
     *NODE_SUSPICIONS,
 )
 """Every kind of our own decisions, as documented."""
 DEFERRALS = (
-    "another accelerator family",
-    "card order and cards given from outside",
-    "steps of the node lock",
+    *FAMILY_DEFERRALS,
     "MIG",
     "another device list strategy",
     "IMEX channels",
@@ -53,27 +53,12 @@ DEFERRALS = (
 def deferral(row: Row) -> str | None:
     """What a vector waits for; None when it is to be answered now."""
     if "family" in row:
-        return _family_deferral(row)
+        return family_deferral(row)
     if "nodes" in row and "pod" in row:
         return _filter_deferral(row)
     if row.get("op") in ("allocate", "preferred", "register"):
         return _node_deferral(row)
     return monitor_deferral(row)
-
-
-ELSEWHERE = ("amd.com/", "aws.amazon.com/", "birentech.com/", "cambricon.com/", "enflame.com/", "iluvatar.ai/",
-             "kunlunxin.com/", "metax-tech.com/", "mthreads.com/", "vastaitech.com/")  # fmt: skip
-"""Whose resources a vector speaks of when it needs a family that is not there yet."""
-READY = frozenset({"hygon", "ascend", "mixed"})
-
-
-def _family_deferral(row: Row) -> str | None:
-    given = {name: row.get(name) for name in ("nodes", "pod", "scheduled", "earlier", "review", "input")}
-    if row["family"] not in READY or any(domain in json.dumps(given) for domain in ELSEWHERE):
-        return "another accelerator family"
-    if row.get("op") in ("fit", "score_node"):
-        return "card order and cards given from outside"
-    return "steps of the node lock" if row.get("op") == "lock_sequence" else None
 
 
 def _node_deferral(row: Row) -> str | None:
@@ -116,8 +101,10 @@ def _uses_mig(row: Row) -> bool:
 # ---- suspicion ------------------------------------------------------------------------------------------------------
 
 
-def suspicion(group: str, row: Row) -> str | None:
+def suspicion(group: str, row: Row) -> str | None:  # noqa: PLR0911  # one answer for each kind of row
     """Why we answer otherwise; None when HAMi's answer is the right one."""
+    if "family" in row:
+        return family_suspicion(row)
     if group == "wire":
         return _wire_suspicion(row)
     if group == "webhook":

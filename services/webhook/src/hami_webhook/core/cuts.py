@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from hami_model import kube, quantity
 from hami_model.device_config import VendorSettings
@@ -23,12 +25,12 @@ def fitted(container: kube.Container, settings: VendorSettings, soft_split_mode:
     The container asks for cards; its quantities are whole numbers.
     """
     names = settings.resources
-    count = _whole(container, names.count) or 0
+    count = _whole(container, names.count, "limits") or 0
     whole_modules = _whole_modules(container, settings, count)
     if isinstance(whole_modules, Refusal):
         return whole_modules
-    cores = _whole(container, names.cores) if names.cores else None
-    if not soft_split_mode and cores is not None and cores > 0:
+    cores = container.quantity(names.cores) if names.cores else None
+    if not soft_split_mode and cores is not None and quantity.parse(cores) > 0:
         return _refused(
             container,
             f"{names.cores}: hardware cuts the card, and a share of cores comes with the memory: leave it out"
@@ -37,7 +39,7 @@ def fitted(container: kube.Container, settings: VendorSettings, soft_split_mode:
     memory = _memory(container, settings, count, soft_split_mode)
     if isinstance(memory, Refusal):
         return memory
-    in_requests = _whole(container, names.count, ("requests",)) is not None
+    in_requests = _whole(container, names.count, "requests") is not None
     return Fitted(limits={**whole_modules, **memory}, requests={**(whole_modules if in_requests else {}), **memory})
 
 
@@ -57,7 +59,7 @@ def _memory(
     name, sizes = settings.resources.memory, settings.cut_sizes or CutSizes()
     if not name:
         return {}
-    asked = _whole(container, name)
+    asked = _whole(container, name, "limits")
     if asked is None:
         return {name: str(_units(sizes.whole_card_mib, settings))} if sizes.whole_card_mib else {}
     if soft_split_mode:
@@ -89,14 +91,10 @@ def _soft_split_advice(settings: VendorSettings) -> str:
     return f", or let software share the card by the annotation {split.pod_key}: {split.mode}" if split else ""
 
 
-def _whole(container: kube.Container, name: str, tables: tuple[str, ...] = ("limits", "requests")) -> int | None:
-    """The quantity in the first table that has it."""
+def _whole(container: kube.Container, name: str, table: Literal["limits", "requests"]) -> int | None:
     resources = container.resources or kube.Resources()
-    for table in tables:
-        text = (getattr(resources, table) or {}).get(name)
-        if text is not None:
-            return int(quantity.parse(str(text)))
-    return None
+    text = (getattr(resources, table) or {}).get(name)
+    return None if text is None else int(quantity.parse(str(text)))
 
 
 def _refused(container: kube.Container, problem: str) -> Refusal:
