@@ -4,7 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use placement::{
-    Ask, BoundPod, BoundShare, Candidates, CardSpec, Cluster, ContainerAsk, ContainerKind, Families, Family, PodAsk,
+    Ask, BoundPod, BoundShare, Candidates, CardSpec, Cluster, ContainerAsk, ContainerKind, Families, Family,
+    PodAsk,
 };
 use serde_json::json;
 
@@ -12,7 +13,8 @@ const VENDOR: &str = "V";
 const NODES: [&str; 3] = ["a", "b", "c"];
 const UIDS: [&str; 6] = ["p", "q", "r", "s", "t", "u"];
 const KINDS: [ContainerKind; 3] = [ContainerKind::Init, ContainerKind::Sidecar, ContainerKind::App];
-const POLICIES: [&str; 6] = ["spread", "binpack", "mutex", "numa,binpack", "topology-aware", "topology-aware,mutex"];
+const POLICIES: [&str; 6] =
+    ["spread", "binpack", "mutex", "numa,binpack", "topology-aware", "topology-aware,mutex"];
 
 /// The bytes as small numbers; zeros once they are used up.
 struct Numbers<'a>(&'a [u8]);
@@ -79,6 +81,7 @@ fn charge(cluster: &mut Cluster, numbers: &mut Numbers<'_>) {
         containers: &containers,
         init_done: numbers.below(2) == 0,
         blocked_cards: &blocked,
+        claims: &[],
     });
 }
 
