@@ -9,7 +9,8 @@ Json = dict[str, Any]
 
 REASONS = (
     "AllocatedCardsInsufficientRequest", "CardBlocked", "CardComputeUnitsExhausted", "CardCordoned",
-    "CardInsufficientCore", "CardInsufficientMemory", "CardNotHealth", "CardTimeSlicingExhausted", "CardTypeMismatch",
+    "CardInsufficientCore", "CardInsufficientMemory", "CardMigReservationUnclear", "CardMigTopologyInfeasible",
+    "CardNotHealth", "CardTimeSlicingExhausted", "CardTypeMismatch",
     "CardUuidMismatch", "DeviceTypeNotFound", "ExclusiveDeviceAllocateConflict", "NodeInsufficientDevice",
     "NodeUnregistered", "NumaNotFit", "ResourceQuotaNotFit",
 )  # fmt: skip

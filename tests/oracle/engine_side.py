@@ -21,7 +21,7 @@ class EngineSide:
         return getattr(self, f"_{step['do']}")(step)
 
     def _set_node(self, step: Json) -> None:
-        cards = [engine.Card(**card) for card in step["cards"]]
+        cards = [_card(card) for card in step["cards"]]
         self.cluster.set_node(step["node"], cards, pair_scores=step.get("pair_scores", {}))
 
     def _remove_node(self, step: Json) -> bool:
@@ -47,13 +47,12 @@ class EngineSide:
             namespace=step["namespace"],
             node=step["node"],
             containers=[
-                engine.ContainerSlices(
-                    kind=container["kind"], slices=[engine.Slice(**share) for share in container["slices"]]
-                )
+                engine.ContainerSlices(kind=container["kind"], slices=[_slice(share) for share in container["slices"]])
                 for container in step["containers"]
             ],
             init_done=step.get("init_done", False),
             blocked_cards=step.get("blocked_cards", []),
+            claims=[engine.MigClaim(**_with_place(claim)) for claim in step.get("claims", [])],
         )
 
     def _confirm(self, step: Json) -> bool:
@@ -102,6 +101,25 @@ class EngineSide:
         return {"nodes": nodes, "pods": pods, "quotas": quotas, "faults": cluster.check_invariants()}
 
 
+def _card(card: Json) -> engine.Card:
+    if "mig_profiles" not in card:
+        return engine.Card(**card)
+    profiles = [
+        engine.MigProfile(**{**profile, "placements": [tuple(place) for place in profile["placements"]]})
+        for profile in card["mig_profiles"]
+    ]
+    return engine.Card(**{**card, "mig_profiles": profiles})
+
+
+def _with_place(found: Json) -> Json:
+    place = found.get("placement")
+    return found if place is None else {**found, "placement": tuple(place)}
+
+
+def _slice(share: Json) -> engine.Slice:
+    return engine.Slice(**_with_place(share))
+
+
 def pod_ask(pod: Json) -> engine.PodAsk:
     return engine.PodAsk(
         uid=pod["uid"],
@@ -132,7 +150,7 @@ def _answer(found: engine.Placement | engine.Rejection) -> Json:
         "node": found.node,
         "score": found.score,
         "shares": [
-            [(share.card_id, share.vendor, share.memory_mib, share.cores_percent) for share in shares]
+            [(s.card_id, s.vendor, s.memory_mib, s.cores_percent, s.profile, s.placement) for s in shares]
             for shares in found.containers
         ],
         "scores": found.node_scores(),

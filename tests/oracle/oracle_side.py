@@ -55,7 +55,7 @@ class OracleSide:
         cluster = self.cluster
         nodes = {}
         for name, (cards, _) in cluster.nodes.items():
-            used, blocked = cluster.used(name), cluster.blocked(name)
+            used, blocked = cluster.used(name), cluster.blocked(name) | cluster.unclear(name)
             nodes[name] = [
                 (card.id, card.healthy, card.cordoned, card.id in blocked, tuple(used.get(card.id, Amount())))
                 for card in cards

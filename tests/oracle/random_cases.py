@@ -23,6 +23,13 @@ CARD_POLICIES = (
     "mutex,binpack", " spread , mutex", "binpack,spread", "", ",", "mutex,numa", "Binpack", "topology-aware",
     "topology-aware", "topology-aware", "binpack,topology-aware", "topology-aware,mutex", "topology-aware,numa",
 )  # fmt: skip
+PROFILES = (
+    ("1g.a", 2, 15, 1, 1, (0, 1, 2, 3)),
+    ("2g.b", 4, 29, 2, 2, (0, 2)),
+    ("3g.c", 5, 43, 3, 2, (0, 2)),
+    ("4g.d", 8, 100, 4, 4, (0,)),
+)
+"""Name, memory, cores, compute slices, memory slices and starts: a small card of four memory slices."""
 NODE_POLICIES = ("binpack", "spread", "", "Spread")
 PERCENTS = (0, 1, 33, 34, 50, 67, 99, 100)
 CORES = (0, 0, 10, 30, 50, 50, 100, 100, 101, 120)
@@ -44,6 +51,7 @@ class _Maker:
         self.has_init = random.random() < 0.35
         self.families = self._families()
         self.has_dcu = random.random() < 0.15
+        self.has_mig = random.random() < 0.15
         self.pod_kind = self._pod_kind()
 
     def _pod_kind(self) -> set[str]:
@@ -113,10 +121,26 @@ class _Maker:
                     "cordoned": random.random() < 0.05,
                 }
             )
+        if self.has_mig:
+            cards = [self._mig_card(card) if random.random() < 0.6 else card for card in cards]
         if random.random() < 0.2:
             random.shuffle(cards)
         self.nodes[name] = cards
         return {"do": "set_node", "node": name, "cards": cards, **self._pair_scores(cards)}
+
+    def _mig_card(self, card: Json) -> Json:
+        random = self.random
+        offered = PROFILES if random.random() < 0.7 else random.sample(PROFILES, random.randint(0, 3))
+        profiles = [
+            {
+                "name": name, "memory_mib": memory, "cores_percent": cores, "slice_count": slices,
+                "placements": [[start, size] for start in starts],
+            }
+            for name, memory, cores, slices, size, starts in offered
+        ]  # fmt: skip
+        memory = random.choice((8, 8, 8, 10, 7))
+        return {**card, "mode": "mig", "memory_mib": memory, "slots": random.choice((4, 4, 7, 2)),
+                "cores_percent": 100, "mig_profiles": profiles}  # fmt: skip
 
     def _pair_scores(self, cards: list[Json]) -> Json:
         random = self.random
@@ -205,15 +229,28 @@ class _Maker:
             step["init_done"] = True
         if random.random() < 0.08:
             step["blocked_cards"] = [self._some_card(node) for _ in range(random.choice((1, 1, 2)))]
+        if random.random() < (0.1 if self.has_mig else 0.01):
+            claim: Json = {"card_id": self._some_card(node)}
+            if random.random() < 0.7:
+                claim |= {"profile": "1g.a", "placement": [random.randint(0, 3), 1]}
+            step["claims"] = [claim]
         return step
 
     def _slice(self, node: str) -> Json:
-        return {
+        share = {
             "card_id": self._some_card(node),
             "vendor": self._vendor(),
             "memory_mib": self.random.choice((0, 1, 2, 3, 4, 5, 8, 10)),
             "cores_percent": self.random.choice((0, 0, 10, 20, 50, 70, 100)),
         }
+        if not self._is_cut(node, share["card_id"]) if self.random.random() < 0.95 else True:
+            return share
+        name, memory, cores, _, size, starts = self.random.choice(PROFILES)
+        return {**share, "memory_mib": memory, "cores_percent": cores, "profile": name,
+                "placement": [self.random.choice(starts), size]}  # fmt: skip
+
+    def _is_cut(self, node: str, card_id: str) -> bool:
+        return any(card["id"] == card_id and card["mode"] == "mig" for card in self.nodes.get(node, ()))
 
     def _uid(self, new: float) -> str:
         if not self.uids or self.random.random() < new:

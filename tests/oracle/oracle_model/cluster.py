@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .fit import NodeState, Outcome, Quota, fit
+from .fit import NodeState, Outcome, Quota, fit, is_partitioned
 from .order import best_nodes, node_score, total_of
 from .usage import Amount, effective_usage, plus, total
 from .values import Booking, Family, Node, Pod, Share
@@ -82,6 +82,39 @@ class Cluster:
         pods = [b for b in self.bookings.values() if b.node == node and b.uid != without]
         return frozenset(card_id for booking in pods for card_id in booking.blocked_cards)
 
+    def _live_shares(self, node: str, without: str | None) -> list[list[tuple[str, tuple[int, int] | None]]]:
+        """Of each pod: card and place of what it holds; place None: no instance."""
+        return [
+            [
+                *((s.card_id, s.placement) for kind, shares in b.containers for s in shares
+                  if not (b.init_done and kind == "init")),
+                *b.claims,
+            ]
+            for b in self.bookings.values()
+            if b.node == node and b.uid != without
+        ]  # fmt: skip
+
+    def occupied(self, node: str, *, without: str | None = None) -> dict[str, list[tuple[int, int]]]:
+        """By card, where instances of pods lie."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for pod in self._live_shares(node, without):
+            for card_id, place in pod:
+                if place is not None:
+                    found.setdefault(card_id, []).append(place)
+        return found
+
+    def unclear(self, node: str, *, without: str | None = None) -> frozenset[str]:
+        """Cards in MIG mode of which a pod holds a share outside any instance, and others with an instance."""
+        if node not in self.nodes:
+            return frozenset()
+        cut = {
+            card.id
+            for card in self.nodes[node].cards
+            if (family := self.families.get(card.vendor)) is not None and is_partitioned(family, card)
+        }
+        held = [entry for pod in self._live_shares(node, without) for entry in pod]
+        return frozenset(card_id for card_id, place in held if (place is None) == (card_id in cut))
+
     def quota_used(self, namespace: str, vendor: str, *, without: str | None = None) -> Amount:
         held = Amount()
         for booking in self.bookings.values():
@@ -100,8 +133,14 @@ class Cluster:
             if namespace == pod.namespace:
                 used = self.quota_used(namespace, vendor, without=pod.uid)
                 quotas[vendor] = Quota(memory, cores, used.memory_mib, used.cores_percent)
+        without = pod.uid
         return NodeState(
-            *self.nodes[node], self.used(node, without=pod.uid), self.blocked(node, without=pod.uid), quotas
+            *self.nodes[node],
+            used=self.used(node, without=without),
+            blocked=self.blocked(node, without=without),
+            occupied=self.occupied(node, without=without),
+            unclear=self.unclear(node, without=without),
+            quotas=quotas,
         )
 
     def explain(self, pod: Pod, candidates: Sequence[str] | None) -> list[Verdict]:

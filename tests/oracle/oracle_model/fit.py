@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .choice import choose
+from .mig import Interval, choose_instance, intervals, largest_memory_mib
 from .order import Rank, card_score, percent_of, sort_key, words_of
 from .usage import Amount, effective_usage, plus, running_beside, total
 from .values import Ask, Card, Constraint, Container, Family, PairScores, Pod, Share
@@ -32,13 +33,17 @@ class NodeState(NamedTuple):
     used: dict[str, Amount]
     """By card, what other pods hold."""
     blocked: frozenset[str]
+    occupied: dict[str, list[Interval]]
+    """By card, where other pods' instances lie."""
+    unclear: frozenset[str]
+    """Cards of which pods hold what their mode does not allow."""
     quotas: dict[str, Quota]
     """By vendor."""
 
     def emptied(self) -> NodeState:
         """With nothing used, nothing wrong with any card, and no quota."""
         cards = tuple(card._replace(healthy=True, cordoned=False) for card in self.cards)
-        return NodeState(cards, self.pair_scores, {}, frozenset(), {})
+        return NodeState(cards, self.pair_scores, {}, frozenset(), {}, frozenset(), {})
 
 
 Look = tuple[str, str | None]
@@ -135,7 +140,7 @@ def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list
     if ask.count > len(candidates) and not (partitioned and accepts_partitioned):
         return _refused("NodeInsufficientDevice", {"NodeInsufficientDevice"}, container)
 
-    own = running_beside(held)
+    visit = Visit(node, request, running_beside(held))
     counts: dict[str, int] = {}
     looks: list[Look] = []
     collected: list[Share] = []
@@ -143,30 +148,24 @@ def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list
     numa_before: int | None = None
     collects_all = family.has_pair_scores and "topology-aware" in words_of(pod.card_policy)
     for card in reversed(candidates):
-        used = plus(node.used.get(card.id, Amount()), own.get(card.id, Amount()))
-        share = _share(family, card, ask)
-        reason = _first_reason(node, card, constraint)
-        if reason is None:
-            if pod.numa_bind and card.numa != numa_before:
-                if len(collected) >= ask.count:
-                    large_group = collected
-                elif collected and not collects_all:
-                    counts["NumaNotFit"] = counts.get("NumaNotFit", 0) + len(collected)
-                collected = []
-                numa_before = card.numa
-            reason = _second_reason(pod, card, constraint, used)
-        if reason is None:
-            kind, given = held[-1]
-            with_share = [*held[:-1], (kind, (*given, *collected, share))]
-            if not _within_quota(node.quotas.get(ask.vendor, Quota()), ask.vendor, with_share):
-                reason = "ResourceQuotaNotFit"
-        if reason is None:
-            reason = _third_reason(family, card, used, share)
-        looks.append((card.id, reason))
-        if reason is not None:
-            counts[reason] = counts.get(reason, 0) + 1
-            continue
-        collected.append(share)
+        if pod.numa_bind and _first_reason(node, card, constraint) is None and card.numa != numa_before:
+            if len(collected) >= ask.count:
+                large_group = collected
+            elif collected and not collects_all:
+                counts["NumaNotFit"] = counts.get("NumaNotFit", 0) + len(collected)
+            collected = []
+            numa_before = card.numa
+        # A card in MIG mode gives as many shares as are asked and free; another card one.
+        shares_left = ask.count if collects_all else ask.count - len(collected)
+        of_card: list[Share] = []
+        while len(of_card) < (shares_left if is_partitioned(family, card) else 1):
+            found = visit.share(card, collected, of_card)
+            looks.append((card.id, found if isinstance(found, str) else None))
+            if isinstance(found, str):
+                counts[found] = counts.get(found, 0) + 1
+                break
+            collected.append(found)
+            of_card.append(found)
         if len(collected) == ask.count and not collects_all:
             return collected, looks
     for group in (collected, large_group):
@@ -174,8 +173,93 @@ def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list
             return group, looks
     if collected:
         counts[TOO_FEW] = len(collected)
-    text = ", ".join(sorted(f"{count}/{len(candidates)} {reason}" for reason, count in counts.items()))
-    return _refused(text, set(counts), container, tuple(looks))
+    return _refused(_text(counts, len(candidates)), set(counts), container, tuple(looks))
+
+
+def _text(counts: dict[str, int], cards: int) -> str:
+    """In the words that kube-scheduler's users know: one of them stands for two reasons."""
+    words: dict[str, int] = {}
+    for reason, count in counts.items():
+        word = "CardNotHealth" if reason == "CardMigReservationUnclear" else reason
+        words[word] = words.get(word, 0) + count
+    return ", ".join(sorted(f"{count}/{cards} {word}" for word, count in words.items()))
+
+
+class Visit:
+    """Looks of one ask at the cards of a node."""
+
+    def __init__(self, node: NodeState, request: Request, own: dict[str, Amount]) -> None:
+        self.node = node
+        self.request = request
+        self.own = own
+
+    def share(self, card: Card, collected: list[Share], of_card: list[Share]) -> Share | str:
+        """The next share that the card gives after `of_card`, or the reason why none."""
+        node, (pod, _, ask, family, _) = self.node, self.request
+        used = plus(node.used.get(card.id, Amount()), self.own.get(card.id, Amount()))
+        constraint = pod.constraints.get(ask.vendor, Constraint())
+        share = _share(family, card, ask)
+        reason = _first_reason(node, card, constraint) or _second_reason(pod, card, constraint, used)
+        if reason is not None:
+            return reason
+        if not self._within_quota(collected, share):
+            return "ResourceQuotaNotFit"
+        wanted = Wanted.on(family, card, ask, share)
+        reason = _third_reason(family, card, used, wanted)
+        if reason is not None or not is_partitioned(family, card):
+            return reason or share
+        return self._instance(card, wanted.memory_mib, used, collected, of_card)
+
+    def _instance(
+        self, card: Card, memory_mib: int, used: Amount, collected: list[Share], of_card: list[Share]
+    ) -> Share | str:
+        """An instance of a card in MIG mode, charged as what it is; or the reason why none."""
+        node, ask = self.node, self.request.ask
+        occupied = [*node.occupied.get(card.id, ()), *intervals(self._own_shares(), card.id)]
+        occupied += intervals(of_card, card.id)
+        instance = choose_instance(card, occupied, memory_mib)
+        if instance is None:
+            return "CardMigTopologyInfeasible"
+        profile, start, size = instance
+        given = Share(card.id, ask.vendor, profile.memory_mib, profile.cores_percent, profile.name, (start, size))
+        if card.slots - used.slots - len(of_card) < 1:
+            return "CardTimeSlicingExhausted"
+        if not self._within_quota(collected, given):
+            return "ResourceQuotaNotFit"
+        free = card.memory_mib - used.memory_mib - sum(other.memory_mib for other in of_card)
+        return "CardInsufficientMemory" if free < given.memory_mib else given
+
+    def _own_shares(self) -> list[Share]:
+        """Of the pod's containers that run beside this one, and its own."""
+        held = self.request.held
+        last_kind, own = held[-1]
+        beside = [s for kind, s in held[:-1] if kind == "sidecar" or (kind == "app" and last_kind == "app")]
+        return [share for shares in (*beside, own) for share in shares]
+
+    def _within_quota(self, collected: list[Share], share: Share) -> bool:
+        held, vendor = self.request.held, self.request.ask.vendor
+        kind, given = held[-1]
+        with_share = [*held[:-1], (kind, (*given, *collected, share))]
+        return _within_quota(self.node.quotas.get(vendor, Quota()), vendor, with_share)
+
+
+class Wanted(NamedTuple):
+    """What the checks of one card compare with. `cores_percent` None: cores do not decide."""
+
+    memory_mib: int
+    cores_percent: int | None
+    takes_rest: bool = False
+    """All that a card in MIG mode can give at once: compute comes with the profile."""
+
+    @classmethod
+    def on(cls, family: Family, card: Card, ask: Ask, share: Share) -> Wanted:
+        if not is_partitioned(family, card):
+            return cls(share.memory_mib, share.cores_percent)
+        largest = largest_memory_mib(card)
+        by_percent = ask.memory_mib == 0 and (ask.memory_percent or 0) > 0
+        if by_percent and 0 < largest < share.memory_mib:
+            return cls(largest, None, takes_rest=True)
+        return cls(share.memory_mib, share.cores_percent or None)
 
 
 def is_partitioned(family: Family, card: Card) -> bool:
@@ -192,12 +276,14 @@ def _share(family: Family, card: Card, ask: Ask) -> Share:
 
 def _first_reason(node: NodeState, card: Card, constraint: Constraint) -> str | None:
     """Checks that come before the one on NUMA."""
-    if not card.healthy:
-        return "CardNotHealth"
-    if card.cordoned:
-        return "CardCordoned"
-    if card.id in node.blocked:
-        return "CardBlocked"
+    faults = {
+        "CardNotHealth": not card.healthy,
+        "CardMigReservationUnclear": card.id in node.unclear,
+        "CardCordoned": card.cordoned,
+        "CardBlocked": card.id in node.blocked,
+    }
+    if any(faults.values()):
+        return next(reason for reason, holds in faults.items() if holds)
     model = card.model.lower()
     wanted, avoided = constraint.use_models, constraint.avoid_models or ()
     if wanted is not None and not any(word.lower() in model for word in wanted):
@@ -221,20 +307,21 @@ def _second_reason(pod: Pod, card: Card, constraint: Constraint, used: Amount) -
     return None
 
 
-def _third_reason(family: Family, card: Card, used: Amount, share: Share) -> str | None:
+def _third_reason(family: Family, card: Card, used: Amount, wanted: Wanted) -> str | None:
     """Checks after the one on quota."""
-    if card.memory_mib < 0 or card.memory_mib - used.memory_mib < share.memory_mib:
+    cores = wanted.cores_percent
+    if card.memory_mib < 0 or card.memory_mib - used.memory_mib < wanted.memory_mib:
         return "CardInsufficientMemory"
-    if card.cores_percent - used.cores_percent < share.cores_percent:
+    if cores is not None and card.cores_percent - used.cores_percent < cores:
         return "CardInsufficientCore"
-    wants_whole = family.whole_card_is_exclusive and card.cores_percent == 100 and share.cores_percent == 100
+    if wanted.takes_rest:
+        return None
+    wants_whole = family.whole_card_is_exclusive and card.cores_percent == 100 and cores == 100
     if wants_whole and used.slots > 0:
         return "ExclusiveDeviceAllocateConflict"
     is_full = card.cores_percent != 0 and used.cores_percent == card.cores_percent
-    if family.zero_cores_need_free_cores and is_full and share.cores_percent == 0:
+    if family.zero_cores_need_free_cores and is_full and not cores:
         return "CardComputeUnitsExhausted"
-    if is_partitioned(family, card):
-        return "CardModeUnavailable"
     return None
 
 

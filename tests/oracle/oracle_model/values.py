@@ -28,6 +28,16 @@ class Family(NamedTuple):
     """Its nodes tell how well their cards are connected; `topology-aware` chooses by it."""
 
 
+class Profile(NamedTuple):
+    """A kind of instance that a card in MIG mode offers. Placements: start and size in memory slices."""
+
+    name: str
+    memory_mib: int
+    cores_percent: int
+    slice_count: int
+    placements: tuple[tuple[int, int], ...]
+
+
 class Card(NamedTuple):
     """A card as its node registered it. Memory in MiB, cores in percent of one card."""
 
@@ -42,6 +52,7 @@ class Card(NamedTuple):
     mode: str = ""
     healthy: bool = True
     cordoned: bool = False
+    mig_profiles: tuple[Profile, ...] = ()
 
 
 class Ask(NamedTuple):
@@ -100,6 +111,9 @@ class Share(NamedTuple):
     vendor: str
     memory_mib: int
     cores_percent: int
+    profile: str = ""
+    placement: tuple[int, int] | None = None
+    """Of the instance, on a card in MIG mode: start and size in memory slices."""
 
 
 class Booking(NamedTuple):
@@ -112,10 +126,25 @@ class Booking(NamedTuple):
     containers: tuple[tuple[str, tuple[Share, ...]], ...]
     init_done: bool = False
     blocked_cards: tuple[str, ...] = ()
+    claims: tuple[tuple[str, tuple[int, int] | None], ...] = ()
+    """Instances beyond the shares, by card and place; None: one that nobody can find."""
 
 
 def read_node(found: Json) -> Node:
-    return Node(tuple(Card(**card) for card in found["cards"]), found.get("pair_scores", {}))
+    return Node(tuple(_card(card) for card in found["cards"]), found.get("pair_scores", {}))
+
+
+def _card(found: Json) -> Card:
+    profiles = tuple(
+        Profile(**{**profile, "placements": tuple(tuple(place) for place in profile["placements"])})
+        for profile in found.get("mig_profiles", ())
+    )
+    return Card(**{**found, "mig_profiles": profiles})
+
+
+def _share(found: Json) -> Share:
+    place = found.get("placement")
+    return Share(**{**found, "placement": None if place is None else tuple(place)})
 
 
 def read_pod(found: Json) -> Pod:
@@ -142,9 +171,13 @@ def read_charge(found: Json) -> Booking:
         node=found["node"],
         state="bound",
         containers=tuple(
-            (container["kind"], tuple(Share(**share) for share in container["slices"]))
+            (container["kind"], tuple(_share(share) for share in container["slices"]))
             for container in found["containers"]
         ),
         init_done=found.get("init_done", False),
         blocked_cards=tuple(found.get("blocked_cards", ())),
+        claims=tuple(
+            (claim["card_id"], None if claim.get("placement") is None else tuple(claim["placement"]))
+            for claim in found.get("claims", ())
+        ),
     )
