@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from hami_engine import Cluster
-from hami_scheduler.config import EventSettings
+from hami_scheduler.config import EventSettings, PlacementSettings
 from hami_sim.fake_kube import FakeKube
 from scheduler_builders import node, pod
 from scheduler_service import Scheduler, eventually, running, settings_for
@@ -31,7 +31,9 @@ async def scheduler(nats_url: str, prefix: str) -> AsyncIterator[Scheduler]:
     fake = FakeKube()
     await fake.start()
     fake.put("nodes", node("n1"))
-    settings = settings_for(fake.url, nats=nats_url, events=EventSettings(prefix=prefix))
+    settings = settings_for(
+        fake.url, nats=nats_url, events=EventSettings(prefix=prefix), placement=PlacementSettings(record_steps=100)
+    )
     async with running(settings) as found:
         held = fake.put("pods", pod("held", memory=6000, cores=30))
         await found.filter(held, ["n1"])
@@ -153,12 +155,29 @@ async def test_a_snapshot_is_replayed_with_the_same_answers(nats_url: str, prefi
     assert "n1" not in out
     assert Cluster.from_snapshot(plain.read_bytes()).node_cards("n1")[0].used_memory_mib == 6000
     for file in (plain, hidden):
-        replay = [sys.executable, "-c", "from hami_engine.command import main; raise SystemExit(main())"]
-        process = await asyncio.create_subprocess_exec(*replay, "replay", str(file), stdout=asyncio.subprocess.PIPE)
-        told, _ = await process.communicate()
-        assert process.returncode == 0
-        assert b"1 decisions, 0 differ" in told
-        assert b"as recorded: none of 1 nodes fits, 0 never would: 1 CardInsufficientMemory" in told
+        told = await replay(file)
+        assert "1 decisions, 0 differ" in told
+        assert "as recorded: none of 1 nodes fits, 0 never would: 1 CardInsufficientMemory" in told
+
+
+@pytest.mark.usefixtures("scheduler")
+async def test_decisions_are_looked_at_after_the_fact(nats_url: str, prefix: str, tmp_path: Path) -> None:
+    file = tmp_path / "recorded.json"
+    at = ("--server", nats_url, "--prefix", prefix)
+    assert await call("snapshot", "--recorded", "--output", str(file), *at) == (0, "", "")
+    told = await replay(file)
+    assert "reserve default/held" in told
+    assert "as recorded: node n1" in told
+    assert "reserve default/waiting" in told
+    assert "2 decisions, 0 differ" in told
+
+
+async def replay(file: Path) -> str:
+    command = [sys.executable, "-c", "from hami_engine.command import main; raise SystemExit(main())"]
+    process = await asyncio.create_subprocess_exec(*command, "replay", str(file), stdout=asyncio.subprocess.PIPE)
+    told, _ = await process.communicate()
+    assert process.returncode == 0
+    return told.decode()
 
 
 async def test_a_snapshot_file_that_cannot_be_written_is_named(

@@ -167,6 +167,9 @@ def snapshot(
     anonymise: Annotated[
         bool, typer.Option("--anonymise", help="Numbers in place of names and UIDs; decisions stay the same.")
     ] = False,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="The last steps and the state before them (placement.record_steps).")
+    ] = False,
     output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Else standard output.")] = None,
     server: Server = _DEFAULT_SERVER,
     prefix: Prefix = subjects.DEFAULT_PREFIX,
@@ -176,7 +179,7 @@ def snapshot(
 ) -> None:
     """Write the engine's state to a file that `hami-engine replay` reads, with the pods that wait and why."""
     connection = _connection(server, user, password, ca_file)
-    question = snapshots.SnapshotQuestion(anonymise=anonymise)
+    question = snapshots.SnapshotQuestion(anonymise=anonymise, recorded=recorded)
     first = msgspec.json.decode(_ask(connection, prefix, "snapshot", question), type=snapshots.SnapshotAnswer)
     parts = [first.data]
     for number in range(1, first.parts):

@@ -34,6 +34,9 @@ class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Only nodes with these labels take part. Empty: all."""
     annotate_at: Literal["bind", "filter"] = "bind"
     """`bind`: the Binding writes the allocation. `filter`: at once, as HAMi does, for those that read it in between."""
+    record_steps: int = 0
+    """So many of the engine's last changes and decisions are kept, with the state before them, for
+    `hami-scheduler snapshot --recorded`. 0: none. Each step then costs the engine twice."""
 
 
 class BindSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -154,6 +157,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 "bind.lock_wait_seconds",
                 f"with timeout_seconds it must stay below the extender's {EXTENDER_TIMEOUT_SECONDS:g} s",
             )
+        if self.placement.record_steps < 0:
+            yield "placement.record_steps", "must not be negative"
         for name in ("node_pass_seconds", "expiry_pass_seconds", "compare_seconds", "wake_seconds"):
             if getattr(self.upkeep, name) <= 0:
                 yield f"upkeep.{name}", "must be positive"

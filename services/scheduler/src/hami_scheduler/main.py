@@ -162,6 +162,7 @@ async def build(settings: SchedulerSettings, stack: AsyncExitStack) -> Sequence[
             catch_up.term_changed,
             query_server.term_changed,
             lambda in_charge: keep_out_of_collections() if in_charge else None,
+            lambda in_charge: ledger.cluster.record(placement.record_steps if in_charge else 0),
         ),
     )
     registry.register(

@@ -135,6 +135,11 @@ class QueryServer:
                 )
             return _reply(part)
         cluster = self._bookkeeper.ledger.cluster
+        if asked.recorded:
+            recorded = await asyncio.to_thread(snapshots.write_recorded, cluster, anonymise=asked.anonymise)
+            if recorded is None:
+                return Reply(error_code="404", error_description="nothing is recorded: set placement.record_steps")
+            return _reply(self._snapshots.keep(recorded))
         questions = snapshots.waiting(cluster, self._bookkeeper.rejected.values())
         written = await asyncio.to_thread(snapshots.write, cluster, questions, anonymise=asked.anonymise)
         return _reply(self._snapshots.keep(written))

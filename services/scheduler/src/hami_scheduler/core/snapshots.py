@@ -26,6 +26,8 @@ _KEPT_MAX: Final = 4
 class SnapshotQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     anonymise: bool = False
     """Names and UIDs become numbers that sort as they did."""
+    recorded: bool = False
+    """The last steps and the state before them, where they are recorded, in place of the present state."""
     ticket: str = ""
     """From the answer to the first question. Empty: take a snapshot now."""
     part: int = 0
@@ -84,3 +86,9 @@ def write(
 ) -> bytes:
     """The file, compressed. Takes long where the cluster is large; may run beside the loop."""
     return gzip.compress(cluster.snapshot(questions=questions, anonymise=anonymise), mtime=0)
+
+
+def write_recorded(cluster: engine.Cluster, *, anonymise: bool) -> bytes | None:
+    """The recorded steps as a file, compressed; None where none are recorded."""
+    recorded = cluster.recorded(anonymise=anonymise)
+    return gzip.compress(recorded, mtime=0) if recorded is not None else None
