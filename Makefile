@@ -113,6 +113,7 @@ conformance: setup ## Run the golden vectors in VECTORS through the services' co
 .PHONY: bench-engine
 bench-engine: ## Measure the engine at every size: one JSON object a line (BENCH="--only reserve --decisions 500")
 	@cd rust-core && cargo run --release --quiet -p bench -- $(BENCH)
+	@cd rust-core && cargo run --release --quiet -p bench --bin bench_topology
 
 .PHONY: bench-instructions
 bench-instructions: ## Count instructions of decisions after different histories (callgrind; exits 77 without valgrind)

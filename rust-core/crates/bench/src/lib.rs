@@ -4,5 +4,6 @@
 
 pub mod allocations;
 pub mod measure;
+pub mod mig_scene;
 pub mod numbers;
 pub mod scene;

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use bench::measure::{self, Listed, Measured};
+use bench::mig_scene;
 use bench::scene::{Case, Scene, Size};
 
 const HELP: &str = "\
@@ -16,8 +17,8 @@ usage: bench_engine [--decisions N] [--only BENCH]... [--json]
 
 Benches: reserve (100 x 16 cards with 5,000 pods, 5,000 x 8 with 80,000; the pod fits, fits only on the last node,
 fits nowhere with nodes failing for every kind of reason; both node policies; all nodes as candidates, by the same
-names as in the call before, or by shuffled names), reserve-with-reasons, what-if, explain, copy, charge, release, and
-growth-nodes, growth-cards, growth-pods.
+names as in the call before, or by shuffled names), reserve-with-reasons, what-if, explain, copy, charge, release,
+reserve-fgd, reserve-mig (two instances a pod), growth-nodes, growth-cards, growth-pods.
 
 Fields: p50_us and p99_us in microseconds; allocations of one step, rounded up over all (0: none allocated);
 bytes_per_pod and bytes_per_card of kept state; cpu_p50_us and cpu_p99_us: processor time, which holds on a busy machine.
@@ -131,6 +132,29 @@ fn state_rows(options: &Options) {
     }
 }
 
+/// Policies and modes that look deeper into a card.
+fn special_rows(options: &Options) {
+    if options.wants("reserve-fgd") {
+        for size in [SMALL, LARGE] {
+            let mut scene = build(size, Case::Fits, "fgd");
+            let result = measure::reserve(&mut scene, options.decisions.div_ceil(10), Listed::All);
+            print("reserve-fgd", &scene, Listed::All.word(), result);
+        }
+    }
+    if options.wants("reserve-mig") {
+        let size = Size { nodes: 1_000, cards_per_node: 8, pods: 16_000 };
+        eprintln!("1000 nodes x 8 cards in MIG mode, 16000 instances");
+        let Measured { p50_us, p99_us, cpu_p50_us, cpu_p99_us, allocations } =
+            mig_scene::reserve(size, options.decisions.div_ceil(10));
+        println!(
+            "{{\"bench\":\"reserve-mig\",\"nodes\":{},\"cards_per_node\":{},\"pods\":{},\"p50_us\":{p50_us:.1},\
+             \"p99_us\":{p99_us:.1},\"allocations\":{allocations},\"case\":\"fits\",\"policy\":\"spread\",\
+             \"candidates\":\"all\",\"cpu_p50_us\":{cpu_p50_us:.1},\"cpu_p99_us\":{cpu_p99_us:.1}}}",
+            size.nodes, size.cards_per_node, size.pods,
+        );
+    }
+}
+
 /// How a decision grows with the cluster, one dimension at a time.
 fn growth_rows(options: &Options) {
     let nodes = [625, 1_250, 2_500, 5_000, 10_000];
@@ -172,6 +196,7 @@ fn main() -> ExitCode {
     if STATE_BENCHES.iter().any(|row| options.wants(row)) {
         state_rows(&options);
     }
+    special_rows(&options);
     growth_rows(&options);
     ExitCode::SUCCESS
 }

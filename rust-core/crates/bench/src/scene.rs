@@ -8,7 +8,7 @@ use placement::{
 use crate::allocations::live_bytes;
 use crate::numbers::Numbers;
 
-const VENDOR: &str = "NVIDIA";
+pub const VENDOR: &str = "NVIDIA";
 const SEED: u64 = 20_261_129;
 const CARD_MEMORY_MIB: i64 = 81_559;
 const CARD_SLOTS: i32 = 10;
@@ -67,7 +67,7 @@ pub struct Scene {
     pub bytes_per_pod: u64,
 }
 
-fn families() -> Families {
+pub fn families() -> Families {
     let nvidia =
         Family { model_contains: "nvidia".into(), partitioned_mode: "mig".into(), ..Family::new(VENDOR) };
     Families::new(vec![nvidia]).expect("one family")
