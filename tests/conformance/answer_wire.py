@@ -242,7 +242,7 @@ def _admits(annotations: dict[str, str], *, card_id: str, model: str) -> bool:
     request = requests.pod_request(pod, device_config.default_config(), requests.Policies())
     card = Card(id=CardId(card_id), slots=1, memory_mib=1, cores_percent=100, model=model, healthy=True)
     cluster = hami_engine.Cluster(families=engine_values.families(device_config.default_config()))
-    cluster.set_node("n1", [engine_values.card(NVIDIA.word, card, cordoned=False)])
+    cluster.set_node("n1", [engine_values.card(NVIDIA, card, cordoned=False)])
     return isinstance(cluster.what_if(engine_values.pod_ask(request), ["n1"]), hami_engine.Placement)
 
 
