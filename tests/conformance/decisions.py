@@ -86,8 +86,6 @@ def _has_mig_cards(row: Row) -> bool:
 
 
 def _filter_deferral(row: Row) -> str | None:
-    if _uses_mig(row):
-        return "MIG"
     return None
 
 

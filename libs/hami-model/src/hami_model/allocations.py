@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from hami_model import go_json, keys, kube
+from hami_model import go_json, keys, kube, mig_allocations
 from hami_model.annotation_writers import Placed, writer
-from hami_model.cards import Slice, Slots
+from hami_model.cards import MigClaim, Slice, Slots
 from hami_model.device_config import DeviceConfig, VendorSettings
 from hami_model.errors import InvalidRequestError, MalformedError
 from hami_model.ids import AllocationId, CardId, NodeName
@@ -23,6 +23,8 @@ from hami_model.requests import CardRequest, card_request
 
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _NO_MODES: Final[Mapping[str, str]] = MappingProxyType({})
+_SUFFIXED: Final = re.compile(r"(?P<card>.+)\[[0-9]+-[0-9]+\]", re.ASCII)
+"""How HAMi before 2.10 named an instance, by a layout that no node tells any more."""
 _PROBLEM_LENGTH: Final = 400
 """A problem ends up in a Kubernetes Event, which holds 1,024 characters."""
 
@@ -34,12 +36,14 @@ class ReadAllocation(msgspec.Struct, frozen=True, kw_only=True):
     """One per container of the pod, init containers first: everything that could be read."""
     blocked_cards: tuple[CardId, ...] = ()
     """Cards that must take no new pod until the annotation is mended or the pod is gone. They may be unknown ones."""
+    claims: tuple[MigClaim, ...] = ()
+    """MIG instances that it claims beyond the slices."""
     problem: str = ""
     """What is wrong with the annotation; empty when nothing is."""
 
     @property
     def holds_cards(self) -> bool:
-        return any(self.slots) or bool(self.blocked_cards)
+        return any(self.slots) or bool(self.blocked_cards) or bool(self.claims)
 
 
 def encode(slots: Slots) -> str:
@@ -83,6 +87,8 @@ class _Slot(msgspec.Struct):
     """One slot as read: `entries` counts also those that could not be read."""
 
     slices: list[Slice] = []
+    positions: list[int] = []
+    """Of each slice, its place among the entries."""
     entries: int = 0
 
 
@@ -103,19 +109,58 @@ def read(pod: kube.Pod, settings: VendorSettings) -> ReadAllocation:
     if text is None:
         return ReadAllocation(slots=empty)
     reading = _read_items(text, settings.vendor.word)
+    reservations, claims = _read_reservations(pod, settings, reading)
     matched = _match(reading.slots, containers, settings)
     if matched is None:
         reading.faults.append(f"{len(reading.slots)} slots cannot be matched to {len(containers)} containers")
         matched = _all_in_last(reading.slots, empty)
-    blocked = [*(reading.named if reading.faults else ()), *reading.loose]
-    problems = [*reading.faults, *(f"{item[:80]!r} is no slice" for item in reading.loose)]
+    blocked = [*(reading.named if reading.faults else ()), *reading.loose, *reservations.named]
+    faults = [*reading.faults, *(f"{item[:80]!r} is no slice" for item in reading.loose)]
+    problems = [f"annotation {settings.vendor.allocated_key}: {'; '.join(faults)}"] if faults else []
+    if reservations.problem:
+        problems.append(f"annotation {settings.vendor.mig_allocations_key}: {reservations.problem}")
     return ReadAllocation(
         slots=matched,
         blocked_cards=tuple(CardId(name) for name in dict.fromkeys(blocked) if name),
-        problem=f"annotation {settings.vendor.allocated_key}: {'; '.join(problems)}"[:_PROBLEM_LENGTH]
-        if problems
-        else "",
+        claims=claims,
+        problem="; ".join(problems)[:_PROBLEM_LENGTH],
     )
+
+
+def _read_reservations(
+    pod: kube.Pod, settings: VendorSettings, reading: _Reading
+) -> tuple[mig_allocations.MigReading, tuple[MigClaim, ...]]:
+    """Gives the slices their places on cards in MIG mode; what no slice explains is a claim."""
+    key = settings.vendor.mig_allocations_key
+    if not key:
+        return mig_allocations.MigReading(), ()
+    found = mig_allocations.read(pod.annotations.get(key, ""))
+    claims = [
+        MigClaim(card_id=CardId(suffixed["card"]))
+        for slot in reading.slots
+        for piece in slot.slices
+        if (suffixed := _SUFFIXED.fullmatch(piece.card_id))
+    ]
+    left = [reserved for reserved in found.allocations if not _place(reading.slots, reserved, exactly=True)]
+    claims += [
+        MigClaim(card_id=reserved.card_id, profile=reserved.profile, placement=reserved.placement)
+        for reserved in left
+        if not _place(reading.slots, reserved, exactly=False)
+    ]
+    return found, tuple(claims)
+
+
+def _place(slots: list[_Slot], reserved: mig_allocations.MigAllocation, *, exactly: bool) -> bool:
+    """Gives a reservation to the slice that it names, or else to the first on its card; False when there is none."""
+    for number, slot in enumerate(slots):
+        for place, piece in enumerate(slot.slices):
+            if piece.card_id != reserved.card_id or piece.placement is not None:
+                continue
+            if exactly and (number, slot.positions[place]) != (reserved.slot, reserved.position):
+                continue
+            slot.slices[place] = msgspec.structs.replace(piece, profile=reserved.profile, placement=reserved.placement)
+            return True
+    return False
 
 
 def _read_items(text: str, word: str) -> _Reading:
@@ -135,6 +180,7 @@ def _read_items(text: str, word: str) -> _Reading:
 
 
 def _read_entry(item: str, word: str, slot: _Slot, reading: _Reading) -> None:
+    position = slot.entries
     slot.entries += 1
     reading.named.append(item.split(",", 1)[0].strip())
     try:
@@ -150,6 +196,7 @@ def _read_entry(item: str, word: str, slot: _Slot, reading: _Reading) -> None:
         reading.faults.append(f"card {piece.card_id[:80]!r}: a negative amount")
     else:
         slot.slices.append(msgspec.structs.replace(piece, vendor=word))
+        slot.positions.append(position)
 
 
 def _request(container: kube.Container, settings: VendorSettings) -> CardRequest | None:
@@ -222,6 +269,9 @@ def assignment(
         text = encode(slots)
         annotations[descriptor.to_allocate_key] = text
         annotations[descriptor.allocated_key] = text
+        reserved = mig_allocations.encode(mig_allocations.of_slots(slots))
+        if reserved is not None:
+            annotations[descriptor.mig_allocations_key] = reserved
         if descriptor.annotations:
             placed = Placed(
                 settings=settings,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -11,12 +11,20 @@ from hami_model.ids import CardId
 
 ContainerKind = Literal["init", "sidecar", "app"]
 
+MEMORY_SLICES_MAX: Final = 64
+"""Placements beyond it are refused. Cards that are sold have eight memory slices."""
+
 
 class MigPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """The half-open interval [start, start + size) of a card's memory slices."""
 
     start: int
     size: int
+
+    @property
+    def is_possible(self) -> bool:
+        """Not empty, and within the memory slices that can be told apart."""
+        return self.start >= 0 and self.size > 0 and self.start + self.size <= MEMORY_SLICES_MAX
 
 
 class MigProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +61,17 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     vendor: str
     memory_mib: int
     cores_percent: int
+    profile: str = ""
+    """Of a card in MIG mode, with `placement`: the instance. Memory and cores are those of the profile."""
+    placement: MigPlacement | None = None
+
+
+class MigClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance that a pod claims beyond its slices. Without placement: it has one, and nobody can say where."""
+
+    card_id: CardId
+    profile: str = ""
+    placement: MigPlacement | None = None
 
 
 Slots = tuple[tuple[Slice, ...], ...]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from hami_model import go_json
-from hami_model.cards import MigPlacement
+from hami_model.cards import MigPlacement, Slots
 from hami_model.errors import MalformedError
 from hami_model.ids import CardId
 
@@ -29,6 +31,49 @@ class MigAllocation(msgspec.Struct, frozen=True, kw_only=True):
     profile: str
     placement: MigPlacement
     instance: MigInstance | None = None
+
+
+_NAMED: Final = re.compile(r'"gpuUUID"\s*:\s*"([^"\\]+)"', re.IGNORECASE)
+
+
+class MigReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What an annotation says, also one that cannot be read as a whole."""
+
+    allocations: tuple[MigAllocation, ...] = ()
+    named: tuple[CardId, ...] = ()
+    """Cards that an unreadable annotation names."""
+    problem: str = ""
+
+
+def read(text: str) -> MigReading:
+    """Reads the annotation. Never raises: one fault makes all of it unreadable, since each may explain another."""
+    try:
+        found = decode(text)
+        for allocation in found:
+            if not allocation.placement.is_possible:
+                raise MalformedError(
+                    f"card {allocation.card_id[:80]!r}: no card has a placement {allocation.placement}"
+                )
+    except MalformedError as error:
+        named = tuple(CardId(name) for name in dict.fromkeys(_NAMED.findall(text)))
+        return MigReading(named=named, problem=str(error))
+    return MigReading(allocations=found)
+
+
+def of_slots(slots: Slots) -> tuple[MigAllocation, ...]:
+    """The reservations of slices that lie on cards in MIG mode; slot i belongs to container i."""
+    return tuple(
+        MigAllocation(
+            slot=slot_position,
+            position=position,
+            card_id=held.card_id,
+            profile=held.profile,
+            placement=held.placement,
+        )
+        for slot_position, slot in enumerate(slots)
+        for position, held in enumerate(slot)
+        if held.placement is not None
+    )
 
 
 def decode(text: str) -> tuple[MigAllocation, ...]:

@@ -54,9 +54,23 @@ def read(descriptor: VendorDescriptor, text: str) -> Registration:
             cards, handoff, problems = list(decode_delimited(text)), "lock", []
     except MalformedError as error:
         raise MalformedAnnotation(descriptor.register_key, str(error)) from error
-    unique, duplicated = _without_duplicates(cards)
+    unique, duplicated = _without_duplicates([_with_possible_profiles(card, problems) for card in cards])
     problems += [f"card {card_id!r} is listed more than once and takes no new pods" for card_id in duplicated]
     return Registration(cards=unique, handoff=handoff, problems=tuple(problems))
+
+
+def _with_possible_profiles(card: Card, problems: list[str]) -> Card:
+    """Without MIG profiles and placements that no card can have; what is left out is told."""
+    kept: list[MigProfile] = []
+    for profile in card.mig_profiles:
+        if profile.memory_mib < 0 or profile.cores_percent < 0:
+            problems.append(f"card {card.id!r}: MIG profile {profile.name!r} has less than nothing and is left out")
+            continue
+        possible = tuple(placement for placement in profile.placements if placement.is_possible)
+        if possible != profile.placements:
+            problems.append(f"card {card.id!r}: MIG profile {profile.name!r} lists places that no card has")
+        kept.append(msgspec.structs.replace(profile, placements=possible))
+    return card if tuple(kept) == card.mig_profiles else msgspec.structs.replace(card, mig_profiles=tuple(kept))
 
 
 def decode(descriptor: VendorDescriptor, text: str) -> tuple[Card, ...]:

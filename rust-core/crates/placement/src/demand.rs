@@ -75,7 +75,7 @@ impl Demand {
             model_is_vendor: kind.model == family.word,
         };
         if let Some(layout) = &kind.mig {
-            self.adapt_to_layout(&mut need, layout);
+            self.adapt_to_layout(&mut need, layout, kind.total.cores_percent);
         }
         let empty = ScannedCard::new(0, kind.total, Amount::default(), Faults::default());
         need.fits_empty = failed_checks(empty, &need, true) == 0;
@@ -84,17 +84,17 @@ impl Demand {
 
     /// On a card that is cut into instances, compute comes with the profile.
     ///
-    /// A percentage of memory that no profile has, such as all of it, means the largest profile; cores do not decide
-    /// then. Where memory was asked for in MiB, cores are compared as on other cards, but rounding up the cores of
-    /// profiles takes nothing from a share that asks none.
-    fn adapt_to_layout(&self, need: &mut KindNeed, layout: &MigLayout) {
-        let largest = layout.largest_memory_mib();
-        let is_more_than_any = self.memory.percent_of_card > 0 && need.memory_mib > largest && largest > 0;
-        if is_more_than_any {
-            need.memory_mib = largest;
+    /// A percentage of memory that no profile has, such as all of it, means the instance that is the whole card, where
+    /// the card offers one: some of the card's memory goes with cutting it. Cores do not decide then. Else cores are
+    /// compared as on other cards, but rounding up the cores of profiles takes nothing from a share that asks none.
+    fn adapt_to_layout(&self, need: &mut KindNeed, layout: &MigLayout, all_cores_percent: i64) {
+        let whole = layout.whole_memory_mib(all_cores_percent);
+        let asks_whole = whole.filter(|whole| self.memory.percent_of_card > 0 && need.memory_mib > *whole);
+        if let Some(memory_mib) = asks_whole {
+            need.memory_mib = memory_mib;
             need.state_mask &= !((Check::Exclusive.bit() | Check::ComputeExhausted.bit()) as u16);
         }
-        if is_more_than_any || need.cores_percent == 0 {
+        if asks_whole.is_some() || need.cores_percent == 0 {
             need.cores_percent = i64::MIN;
         }
     }

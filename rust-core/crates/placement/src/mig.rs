@@ -216,9 +216,11 @@ impl MigLayout {
         &self.registered
     }
 
-    /// Memory of the largest profile; 0 when there is none.
-    pub(crate) fn largest_memory_mib(&self) -> i64 {
-        self.offers.last().map_or(0, |offer| offer.memory_mib)
+    /// Memory of the largest profile, where an instance of it is the whole card: it has all cores.
+    pub(crate) fn whole_memory_mib(&self, all_cores_percent: i64) -> Option<i64> {
+        let largest = self.offers.last()?;
+        let cores_percent = self.registered[largest.profile].cores_percent;
+        (cores_percent >= all_cores_percent).then_some(largest.memory_mib)
     }
 
     /// The smallest profile with at least `memory_mib` that has a placement outside `occupied`.

@@ -198,7 +198,8 @@ def snapshot(
 
 def _print_slices(slices: list[queries.HeldSlice]) -> None:
     for held in slices:
-        print(f"  {held.container}: {held.card_id}, {held.memory_mib} MiB, {held.cores_percent} % of its cores")
+        where = f", {held.profile} at {held.placement.start}" if held.placement is not None else ""
+        print(f"  {held.container}: {held.card_id}, {held.memory_mib} MiB, {held.cores_percent} % of its cores{where}")
 
 
 def _pods(file: Path) -> list[kube.Pod]:

@@ -26,6 +26,8 @@ class CardShare(msgspec.Struct, frozen=True, kw_only=True):
     vendor: str
     memory_mib: int
     cores_percent: int
+    profile: str = ""
+    """Of a card in MIG mode: the profile of its instance, such as `1g.5gb`."""
 
 
 class ContainerShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +48,7 @@ def container_shares(shapes: Sequence[ContainerShape], slots: Slots) -> tuple[Co
                     vendor=held.vendor,
                     memory_mib=held.memory_mib,
                     cores_percent=held.cores_percent,
+                    profile=held.profile,
                 )
                 for held in slot
             ),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hami_chassis.kube import KubeClient
 from hami_chassis.kube.objects import MetadataOnly
 from hami_chassis.kube.resources import PODS
-from hami_model import kube
+from hami_model import kube, vendors
 
 from hami_scheduler.core.filter import FilterAnswer
 from hami_scheduler.ports import Chores
+
+_MIG_KEYS: Final = [found.mig_allocations_key for found in vendors.catalogue().values() if found.mig_allocations_key]
+"""An earlier placement of the pod may have written one where this one does not; null removes it."""
 
 
 class EarlyAnnotations:
@@ -18,7 +23,8 @@ class EarlyAnnotations:
 
     async def write(self, pod: kube.Pod, answer: FilterAnswer) -> None:
         """Writes what the Binding will carry. Raises Transient and Permanent."""
-        metadata = {"uid": pod.uid, "annotations": answer.annotations, "labels": answer.labels}
+        annotations = {**dict.fromkeys(_MIG_KEYS), **answer.annotations}
+        metadata = {"uid": pod.uid, "annotations": annotations, "labels": answer.labels}
         await self._client.patch(
             PODS,
             pod.metadata.name,

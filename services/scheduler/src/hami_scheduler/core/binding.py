@@ -30,7 +30,8 @@ def binding_map(reservation: Reservation, config: DeviceConfig, now: datetime) -
         soft_split_modes=reservation.soft_split_modes,
     )
     begun = {keys.BIND_TIME: str(int(now.timestamp())), keys.BIND_PHASE: keys.BIND_PHASE_ALLOCATING}
-    return allocations.AssignmentMap(annotations={**assigned.annotations, **begun}, labels=assigned.labels)
+    emptied = dict.fromkeys(reservation.stale_keys, "")
+    return allocations.AssignmentMap(annotations={**emptied, **assigned.annotations, **begun}, labels=assigned.labels)
 
 
 def bind_timeout_seconds(*, lease_seconds: float, call_seconds: float, limit_seconds: float) -> float | None:

@@ -53,6 +53,17 @@ def card(descriptor: VendorDescriptor, found: cards.Card, *, cordoned: bool) -> 
         healthy=found.healthy,
         cordoned=cordoned,
         group=_group(descriptor, found),
+        mig_profiles=[_mig_profile(profile) for profile in found.mig_profiles],
+    )
+
+
+def _mig_profile(found: cards.MigProfile) -> engine.MigProfile:
+    return engine.MigProfile(
+        name=found.name,
+        memory_mib=found.memory_mib,
+        cores_percent=found.cores_percent,
+        slice_count=found.slice_count,
+        placements=[(placement.start, placement.size) for placement in found.placements],
     )
 
 
@@ -118,11 +129,24 @@ def container_slices(
                     vendor=held.vendor,
                     memory_mib=held.memory_mib,
                     cores_percent=held.cores_percent,
+                    profile=held.profile,
+                    placement=_place(held.placement),
                 )
                 for held in slot
             ],
         )
         for shape, slot in zip(shapes, slots, strict=True)
+    ]
+
+
+def _place(placement: cards.MigPlacement | None) -> tuple[int, int] | None:
+    return None if placement is None else (placement.start, placement.size)
+
+
+def claims(found: Iterable[cards.MigClaim]) -> list[engine.MigClaim]:
+    return [
+        engine.MigClaim(card_id=claim.card_id, profile=claim.profile, placement=_place(claim.placement))
+        for claim in found
     ]
 
 
@@ -135,6 +159,10 @@ def slots(placement: engine.Placement) -> cards.Slots:
                 vendor=given.vendor,
                 memory_mib=given.memory_mib,
                 cores_percent=given.cores_percent,
+                profile=given.profile,
+                placement=None
+                if given.placement is None
+                else cards.MigPlacement(start=given.placement[0], size=given.placement[1]),
             )
             for given in container
         )

@@ -265,6 +265,8 @@ def _held(ledger: Ledger, pod: kube.Pod, state: State, sentence: str, node: str 
                 vendor=held_slice.vendor,
                 memory_mib=held_slice.memory_mib,
                 cores_percent=held_slice.cores_percent,
+                profile=held_slice.profile,
+                placement=held_slice.placement,
             )
             for shape, slot in zip(shapes, slots, strict=False)
             for held_slice in slot

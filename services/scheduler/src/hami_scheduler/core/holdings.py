@@ -14,11 +14,13 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     shapes: tuple[cards.ContainerShape, ...]
     slots: cards.Slots
     blocked_cards: tuple[str, ...] = ()
+    claims: tuple[cards.MigClaim, ...] = ()
+    """MIG instances that the pod claims beyond its slices."""
     problem: str | None = None
 
     @property
     def holds_cards(self) -> bool:
-        return any(self.slots) or bool(self.blocked_cards)
+        return any(self.slots) or bool(self.blocked_cards) or bool(self.claims)
 
 
 def read(pod: kube.Pod, config: DeviceConfig) -> Holding:
@@ -26,6 +28,7 @@ def read(pod: kube.Pod, config: DeviceConfig) -> Holding:
     shapes = cards.shapes(pod)
     merged: list[list[cards.Slice]] = [[] for _ in shapes]
     blocked: list[str] = []
+    claims: list[cards.MigClaim] = []
     problems: list[str] = []
     for settings in config.vendors:
         if settings.vendor.allocated_key not in pod.annotations:
@@ -34,12 +37,14 @@ def read(pod: kube.Pod, config: DeviceConfig) -> Holding:
         for container, slot in zip(merged, found.slots, strict=True):
             container.extend(slot)
         blocked.extend(found.blocked_cards)
+        claims.extend(found.claims)
         if found.problem:
             problems.append(found.problem)
     return Holding(
         shapes=shapes,
         slots=tuple(tuple(container) for container in merged),
         blocked_cards=tuple(blocked),
+        claims=tuple(claims),
         problem="; ".join(problems) or None,
     )
 
@@ -54,6 +59,12 @@ def allocation_id_of(pod: kube.Pod) -> AllocationId | None:
         return AllocationId(written)
     assigned_time = pod.annotations.get(keys.ASSIGNED_TIME)
     return None if assigned_time is None else allocation_id.adopted(pod.uid, assigned_time)
+
+
+def stale_mig_keys(pod: kube.Pod, config: DeviceConfig) -> tuple[str, ...]:
+    """Annotations of an unbound pod with a MIG reservation that a new placement must not inherit."""
+    found = (settings.vendor.mig_allocations_key for settings in config.vendors)
+    return tuple(key for key in found if key and pod.annotations.get(key))
 
 
 def written_keys(pod: kube.Pod, config: DeviceConfig) -> list[str]:

@@ -203,7 +203,11 @@ class Ledger:
     def _book(self, pod: kube.Pod) -> PodChange:
         """A bound version: its annotations are what counts from now on."""
         before = self.bound_pods.get(pod.uid)
-        texts = tuple(pod.annotations.get(settings.vendor.allocated_key) for settings in self.config.vendors)
+        texts = tuple(
+            pod.annotations.get(key)
+            for settings in self.config.vendors
+            for key in (settings.vendor.allocated_key, settings.vendor.mig_allocations_key)
+        )
         init_done = pod.one_shot_init_done
         fingerprint = (pod.assigned_node, texts, init_done)
         if before is not None and before.fingerprint == fingerprint and before.seen:
@@ -218,6 +222,7 @@ class Ledger:
                 containers=engine_values.container_slices(held.shapes, held.slots),
                 init_done=init_done,
                 blocked_cards=held.blocked_cards,
+                claims=engine_values.claims(held.claims),
             )
         else:
             self.cluster.release(pod.uid)
@@ -261,6 +266,7 @@ class Ledger:
             namespace=pod.metadata.namespace,
             node=adopted.node,
             containers=engine_values.container_slices(adopted.shapes, adopted.slots),
+            claims=engine_values.claims(adopted.claims),
         )
         self.reservations[pod.uid] = adopted
         return _NOTHING
@@ -288,6 +294,7 @@ class Ledger:
             reserved_at=written,
             slots=held.slots,
             shapes=held.shapes,
+            claims=held.claims,
             pod_version=_version(pod.metadata.resource_version),
             scheduled_condition=condition,
             soft_split_modes=requests.soft_split_modes(pod.annotations, self.config),
@@ -319,6 +326,7 @@ class Ledger:
                 slots=engine_values.slots(answer),
                 shapes=cards.shapes(pod),
                 soft_split_modes=requests.soft_split_modes(pod.annotations, self.config),
+                stale_keys=holdings.stale_mig_keys(pod, self.config),
                 pod_version=_version(pod.metadata.resource_version),
                 scheduled_condition=pod.condition("PodScheduled"),
             )

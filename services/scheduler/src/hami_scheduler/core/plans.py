@@ -82,8 +82,10 @@ def _placements(copy: engine.Cluster, ledger: Ledger, asked: WhatIfQuestion) -> 
                     vendor=given.vendor,
                     memory_mib=given.memory_mib,
                     cores_percent=given.cores_percent,
+                    profile=given.profile,
+                    placement=given.placement,
                 )
-                for container, slot in zip(request.containers, placed.containers, strict=True)
+                for container, slot in zip(request.containers, engine_values.slots(placed), strict=True)
                 for given in slot
             ],
         )

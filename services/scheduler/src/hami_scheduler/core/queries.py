@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import msgspec
+from hami_model.cards import MigPlacement
 
 from hami_scheduler.core.ledger import Ledger
 
@@ -31,6 +32,14 @@ class HeldSlice(msgspec.Struct, frozen=True, kw_only=True):
     vendor: str
     memory_mib: int
     cores_percent: int
+    profile: str = ""
+    """Of a card in MIG mode, with `placement`: the instance."""
+    placement: MigPlacement | None = None
+
+
+class MigInstanceState(msgspec.Struct, frozen=True, kw_only=True):
+    profile: str
+    placement: MigPlacement
 
 
 class CardState(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +56,9 @@ class CardState(msgspec.Struct, frozen=True, kw_only=True):
     used_memory_mib: int
     cores_percent: int
     used_cores_percent: int
+    mode: str = ""
+    instances: list[MigInstanceState] = []
+    """Of a card in MIG mode: those in use, in the order of their places."""
 
 
 class PodState(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +117,11 @@ def _node_state(ledger: Ledger, node: str, *, with_pods: bool) -> NodeState:
             used_memory_mib=card.used_memory_mib,
             cores_percent=card.cores_percent,
             used_cores_percent=card.used_cores_percent,
+            mode=card.mode,
+            instances=[
+                MigInstanceState(profile=profile, placement=MigPlacement(start=start, size=size))
+                for profile, (start, size) in card.instances
+            ],
         )
         for card in ledger.cluster.node_cards(node)
     ]

@@ -21,6 +21,10 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     reserved_at: datetime
     slots: cards.Slots
     shapes: tuple[cards.ContainerShape, ...]
+    claims: tuple[cards.MigClaim, ...] = ()
+    """Of an adopted one: MIG instances beyond the slices."""
+    stale_keys: tuple[str, ...] = ()
+    """MIG reservations that another writer left on the pod: emptied by the Binding where it writes none itself."""
     pod_version: int
     """resourceVersion of the pod that was filtered; 0 when unknown."""
     scheduled_condition: kube.PodCondition | None = None
