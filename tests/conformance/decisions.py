@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from decisions_families import FAMILY_DEFERRALS, FAMILY_SUSPICIONS, family_deferral, family_suspicion
+from decisions_mig import MIG_SUSPICIONS, mig_suspicion
 from decisions_monitor import MONITOR_DEFERRALS, MONITOR_SUSPICIONS, monitor_deferral, monitor_suspicion
 from decisions_node import NODE_SUSPICIONS, node_suspicion
 from hami_model import quantity
@@ -31,6 +32,7 @@ SUSPICIONS = (
     "simulation-without-cards",
     "instances-apart",
     *FAMILY_SUSPICIONS,
+    *MIG_SUSPICIONS,
     *MONITOR_SUSPICIONS,
     *NODE_SUSPICIONS,
 )
@@ -55,7 +57,7 @@ def deferral(row: Row) -> str | None:
     if "family" in row:
         return family_deferral(row)
     if "nodes" in row and "pod" in row:
-        return _filter_deferral(row)
+        return None
     if row.get("op") in ("allocate", "preferred", "register"):
         return _node_deferral(row)
     return monitor_deferral(row)
@@ -83,17 +85,6 @@ def _has_mig_cards(row: Row) -> bool:
     own = [device for device in row["devices"] if device.get("mig_mode") or device.get("gi_profiles")]
     mode = '"operatingmode": "mig"' in (row["config"]["node_config_json"] or "")
     return bool(own) or mode or bool(row.get("rm_extra_devices")) or "sharing" in row["config"]["device_config"]
-
-
-def _filter_deferral(row: Row) -> str | None:
-    return None
-
-
-def _uses_mig(row: Row) -> bool:
-    cards = [card for node in _nodes(row) for card in register_elements(node)]
-    if any(_field(card, "mode") == "mig" for card in cards):
-        return True
-    return any("hami.io/vgpu-mig-allocations" in _annotations(pod) for pod in running_pods(row))
 
 
 # ---- suspicion ------------------------------------------------------------------------------------------------------
@@ -152,7 +143,8 @@ def _filter_suspicion(row: Row) -> str | None:
         "simulation-without-cards": row["config"].get("api") == "nodes" and not _asks_for_cards(row),
         "instances-apart": _chooses_among_instances(row),
     }
-    return next((kind for kind, holds in kinds.items() if holds), None)
+    kind = next((kind for kind, holds in kinds.items() if holds), None)
+    return kind or mig_suspicion(row, _quotas_of_pod(row), list(running_pods(row)))
 
 
 def _has_sidecar_with_cards(pod: dict[str, Any], config: dict[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from hami_model import device_config, kube
 from hami_model.requests import Policies
@@ -223,6 +224,62 @@ def test_quota_with_init_and_quota_overrun_app_containers_add_up_behind_an_init_
     book.upsert_quota(quota("q", 1000))
     wanted = pod(container(600), container(600), init=(container(None),))
     assert reason(book, wanted) == "1/1 ResourceQuotaNotFit"
+
+
+MIG_PROFILES = [
+    {"name": name, "memoryMB": memory, "core": cores, "sliceCount": slices, "placements": places}
+    for name, memory, cores, slices, places in (
+        ("1g.5gb", 4864, 14, 1, [{"start": start, "size": 1} for start in range(7)]),
+        ("3g.20gb", 19968, 42, 3, [{"start": 0, "size": 4}, {"start": 4, "size": 4}]),
+        ("7g.40gb", 40192, 100, 7, [{"start": 0, "size": 8}]),
+    )
+]
+RESERVED = "hami.io/vgpu-mig-allocations"
+
+
+def mig_card(card_id: str) -> dict[str, object]:
+    return {**card(card_id, memory=40960), "mode": "mig", "count": 7, "migProfiles": MIG_PROFILES}
+
+
+def reserved(card_id: str, profile: str, start: int, size: int) -> str:
+    place = {"start": start, "size": size}
+    found = {"containerIndex": 0, "deviceIndex": 0, "gpuUUID": card_id, "profile": profile, "placement": place}
+    return json.dumps([found], separators=(",", ":"))
+
+
+def with_annotation(found: kube.Pod, key: str, text: str) -> kube.Pod:
+    annotations = {**found.annotations, key: text}
+    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, annotations=annotations))
+
+
+def test_mig_whole_card_all_memory_is_the_instance_that_is_the_whole_card() -> None:
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "100"}
+    whole = kube.Container(name="c", resources=kube.Resources(limits=limits))
+    answer = place(ledger(mig_card("A")), pod(whole))
+    assert answer.annotations[ALLOCATED] == "A,NVIDIA,40192,100:;"
+    assert answer.annotations[RESERVED] == reserved("A", "7g.40gb", 0, 8)
+    halves = {**mig_card("A"), "migProfiles": MIG_PROFILES[:2]}
+    assert reason(ledger(halves), pod(whole)) == "1/1 CardMigTopologyInfeasible"
+
+
+def test_mig_quota_is_checked_by_what_the_instance_takes() -> None:
+    book = ledger(mig_card("A"))
+    book.upsert_quota(quota("q", 5000))
+    two = pod(container(1000, gpus="2"))
+    assert reason(book, two) == "1/1 AllocatedCardsInsufficientRequest, 1/1 ResourceQuotaNotFit"
+    assert place(book, pod(container(1000))).annotations[ALLOCATED] == "A,NVIDIA,4864,14:;"
+    assert book.cluster.quota_used("team", "NVIDIA") == (4864, 14)
+
+
+def test_mig_unknown_card_a_reservation_of_a_card_that_is_not_there_costs_no_other_card() -> None:
+    book = ledger(mig_card("A"), mig_card("B"))
+    lost = with_annotation(running("A,NVIDIA,4864,14:;"), RESERVED, reserved("GPU-gone", "1g.5gb", 0, 1))
+    book.upsert_pod(lost, NOW)
+    # Its own card is unclear, as its place there is not known.
+    assert place(book, pod(container(1000), name="p")).annotations[ALLOCATED] == "B,NVIDIA,4864,14:;"
+    assert reason(book, pod(container(40000), name="q")) == "1/2 CardInsufficientMemory, 1/2 CardNotHealth"
+    book.remove_pod("old")
+    assert place(book, pod(container(40000), name="q")).reservation is not None
 
 
 def test_int32_overflow_memory_near_the_limit_of_the_wire_is_computed_exactly() -> None:

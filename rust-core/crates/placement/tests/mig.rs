@@ -173,21 +173,25 @@ fn quota_is_charged_and_checked_by_profile() {
 }
 
 #[test]
-fn all_of_a_card_means_its_largest_profile_whatever_cores_are_asked() {
+fn all_of_a_card_means_the_instance_that_is_the_whole_card() {
     let mut cluster = one_card();
+    // Cores are what admission adds where no memory is asked.
     let whole = Ask::new(VENDOR, 1, 0, Some(100), 100).unwrap();
     let decision = reserve(&mut cluster, &pod("p", vec![whole.clone()]));
     assert_eq!(shares(&decision), ["0 a-0 7g.40gb@0 40192/100"]);
+    cluster.release("p");
+    charge_containers(&mut cluster, "old", "a", &[(App, vec![share_at("a-0", "1g.5gb", 6, 1)])], false);
+    let decision = reserve(&mut cluster, &pod("p", vec![whole.clone()]));
+    assert_eq!(text_of(&decision, "a"), "1/1 CardInsufficientMemory");
 
+    // Half a card is no whole one.
     let halves = CardSpec { mig_profiles: a100("b-0").mig_profiles[..3].to_vec(), ..a100("b-0") };
     let mut cluster = support::cluster(&[("b", vec![halves])]);
-    for (uid, share) in [("p", "0 b-0 3g.20gb@4 19968/43"), ("q", "0 b-0 3g.20gb@0 19968/43")] {
-        assert_eq!(shares(&reserve(&mut cluster, &pod(uid, vec![whole.clone()]))), [share]);
-    }
-    assert_eq!(node_of(&reserve(&mut cluster, &pod("r", vec![whole]))), None);
+    let decision = reserve(&mut cluster, &pod("p", vec![whole]));
+    assert_eq!(text_of(&decision, "b"), "1/1 CardMigTopologyInfeasible");
+    assert_eq!(decision.failed_nodes(Some(true)).len(), 1);
     // Less than any profile has is a percentage like any other.
-    let mut cluster = one_card();
-    let decision = reserve(&mut cluster, &pod("p", vec![ask_percent(1, 25)]));
+    let decision = reserve(&mut one_card(), &pod("p", vec![ask_percent(1, 25)]));
     assert_eq!(shares(&decision), ["0 a-0 3g.20gb@4 19968/43"]);
 }
 
@@ -301,6 +305,26 @@ fn numa_binding_and_mutex_hold_for_cut_cards() {
     assert!(decision.shares().iter().all(|share| &*share.card_id == "a-1"), "{:?}", shares(&decision));
     let more = pod("r", vec![ask(6, 4000, 0)]).with_policies("binpack", "spread", true);
     assert_eq!(node_of(&reserve(&mut cluster, &more)), None);
+}
+
+/// PLC-07
+#[test]
+fn topology_takes_distinct_cards_while_there_are_enough() {
+    let cards: Vec<CardSpec> = (0..8).map(|number| a100(&format!("a-{number}"))).collect();
+    let mut cluster = cluster(&[("a", cards)]);
+    let given = |cluster: &mut Cluster, uid: &str, count| {
+        let asked = pod(uid, vec![ask(count, 4000, 0)]).with_policies("binpack", "topology-aware", false);
+        let mut ids: Vec<String> =
+            reserve(cluster, &asked).shares().iter().map(|share| share.card_id.to_string()).collect();
+        let all = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        (all, ids.len())
+    };
+    assert_eq!(given(&mut cluster, "p", 4), (4, 4));
+    assert_eq!(given(&mut cluster, "q", 20).0, 20);
+    assert_eq!(given(&mut cluster, "r", 8 * 7 - 24).0, 32);
+    assert_eq!(given(&mut cluster, "s", 1), (0, 0));
 }
 
 /// A pod and what kinds its containers are of.
