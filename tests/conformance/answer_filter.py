@@ -14,6 +14,7 @@ from hami_model.requests import Policies
 from hami_scheduler.core import extender, simulation
 from hami_scheduler.core.filter import filter_pod
 from hami_scheduler.core.ledger import Ledger
+from oracle_check import WitnessedCluster
 from vectors import Row
 
 NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
@@ -23,6 +24,7 @@ ALLOCATION = AllocationId("00000000-0000-7000-8000-000000000000")
 
 def answer(row: Row) -> dict[str, Any]:
     ledger = _ledger(row)
+    witness = ledger.cluster = WitnessedCluster(ledger.cluster)
     _deliver_objects(ledger, row)
     if row["config"].get("api") == "nodes":
         return _simulate(ledger, row)
@@ -52,6 +54,8 @@ def answer(row: Row) -> dict[str, Any]:
             for card_id, (memory, cores, slots) in booked.items()
         }
         or None,
+        "oracle_questions": witness.questions,
+        "oracle_differences": witness.differences,
     }
 
 

@@ -46,6 +46,7 @@ def compare_all(found: list[Group], out: Path) -> int:
     print(f"{'group':24}{'passed':>8}{'failed':>8}{'soft':>6}{'suspect':>9}{'deferred':>10}{'unchecked':>11}")
     failed = False
     reasons: Counter[str] = Counter()
+    checked: Counter[str] = Counter()
     for group in found:
         answers_file = out / f"{group.label}.jsonl"
         answers = {row["id"]: row["got"] for row in rows(answers_file)} if answers_file.exists() else None
@@ -59,9 +60,16 @@ def compare_all(found: list[Group], out: Path) -> int:
         )
         for row_id, difference in outcome.failures.items():
             print(f"    {row_id}: {difference}")
-        failed = failed or bool(outcome.failures) or (bool(absent) and group.name in MUST_RUN)
+        checked += Counter({name: counts[name] for name in ("oracle", "suspect", "suspect by oracle")})
+        if vacuous := _is_vacuous(counts):
+            print(f"    {group.label}: nothing was compared: every row is suspect")
+        failed = failed or bool(outcome.failures) or vacuous or (bool(absent) and group.name in MUST_RUN)
     for reason, count in sorted(reasons.items()):
         print(f"{reason}: {count}")
+    print(
+        f"oracle: {checked['oracle']} filter rows checked, among them {checked['suspect by oracle']} of"
+        f" {checked['suspect']} suspect rows of all groups"
+    )
     return 1 if failed else 0
 
 
@@ -70,11 +78,24 @@ def compare_group(group: Group, answers: dict[str, Any] | None) -> Outcome:
     for row in rows(group.file):
         for kind, detail in _judge(group, row, answers):
             outcome.counts[kind] += 1
+            if _is_checked_by_oracle(row, answers):
+                outcome.counts["oracle"] += 1
+                outcome.counts["suspect by oracle"] += kind == "suspect"
             if kind in ("suspect", "deferred"):
                 outcome.reasons[f"{kind}: {detail}"] += 1
             elif kind == "failed":
                 outcome.failures[row["id"]] = detail
     return outcome
+
+
+def _is_checked_by_oracle(row: Row, answers: dict[str, Any] | None) -> bool:
+    got = (answers or {}).get(row["id"])
+    return isinstance(got, dict) and bool(got.get("oracle_questions"))
+
+
+def _is_vacuous(counts: Counter[str]) -> bool:
+    """Rows were judged, but none was compared with anything."""
+    return bool(counts["suspect"]) and not (counts[PASSED] + counts[SOFT] + counts["failed"] + counts["oracle"])
 
 
 def _judge(group: Group, row: Row, answers: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
@@ -94,6 +115,9 @@ def _judge(group: Group, row: Row, answers: dict[str, Any] | None) -> Iterator[t
 
 
 def _compared(group: Group, row: Row, got: dict[str, Any]) -> tuple[str, str]:
+    differences = got.get("oracle_differences")
+    if differences:
+        return "failed", f"engine and oracle differ: {differences[0]}"
     tagged = [tag for tag in row.get("tags", []) if tag.startswith("suspect:")]
     if tagged or "suspect" in row.get("tags", []):
         return "suspect", ", ".join(tagged) or "suspect"

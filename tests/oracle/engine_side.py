@@ -66,10 +66,10 @@ class EngineSide:
         self._uids[pod["uid"]] = None
         for container in pod["containers"]:
             self._quota_keys.update((pod["namespace"], ask["vendor"]) for ask in container["asks"])
-        return _answer(self.cluster.reserve(pod_ask(pod), step.get("candidates")))
+        return placement_of(self.cluster.reserve(pod_ask(pod), step.get("candidates")))
 
     def _what_if(self, step: Json) -> object:
-        return _answer(self.cluster.what_if(pod_ask(step["pod"]), step.get("candidates")))
+        return placement_of(self.cluster.what_if(pod_ask(step["pod"]), step.get("candidates")))
 
     def _explain(self, step: Json) -> object:
         told = self.cluster.explain(pod_ask(step["pod"]), step.get("candidates"), searched=0)
@@ -141,7 +141,8 @@ def pod_ask(pod: Json) -> engine.PodAsk:
     )
 
 
-def _answer(found: engine.Placement | engine.Rejection) -> Json:
+def placement_of(found: engine.Placement | engine.Rejection) -> Json:
+    """An answer as plain values."""
     answer: dict[str, Any] = {"tally": found.tally(), "candidates": found.candidate_nodes}
     if isinstance(found, engine.Rejection):
         return {**answer, "not_now": found.not_now(), "never": found.never()}
