@@ -44,7 +44,7 @@ async def test_explain_says_card_by_card_why_a_pod_waits(world: World):
         program="hami-scheduler",
     )
     assert explained.returncode == 0, explained.stderr
-    for word in ("sim-0", "sim-1", "CardInsufficientMemory", "asked 900000"):
+    for word in ("sim-0", "sim-1", "CardInsufficientMemory", "asks 900,000"):
         assert word in explained.stdout
 
 

@@ -121,6 +121,29 @@ async def test_a_rejection_and_a_failed_bind_are_told(
     await told(client, prefix, ("placement.unschedulable", ""), ("allocation.expired", "a"))
 
 
+async def test_a_rejection_is_told_with_what_would_help(
+    fake_kube: FakeKube, scheduler: Scheduler, client: Client, prefix: str
+) -> None:
+    first = fake_kube.put("pods", pod("first", memory=6000))
+    await scheduler.filter(first, N1)
+    await scheduler.bind(first, "n1")
+    listening = await client.subscribe(f"{prefix}.v1.placement.*.*.unschedulable")
+    await scheduler.filter(fake_kube.put("pods", pod("second", memory=6000)), N1)
+    event = events.decode((await listening.next_msg(timeout=10)).data)
+    assert isinstance(event, events.PlacementUnschedulable)
+    assert event.reasons == {"CardInsufficientMemory": 1}
+    advice = (
+        "fits on none of 1 nodes: 6,000 MiB asked; 4,000 free on card n1-0 of n1; would fit on n1 (card n1-0) if "
+        "container main asked NVIDIA for at most 4,000 MiB of each card (asks 6,000), or when pod default/first ends"
+    )
+    assert event.advice == advice
+
+    def is_noticed() -> bool:
+        return any(found["message"] == advice for found in fake_kube.all("events"))
+
+    await eventually(is_noticed)
+
+
 async def test_what_happened_while_nats_was_away_arrives_once_when_it_is_back(
     fake_kube: FakeKube, tmp_path: Path, prefix: str
 ) -> None:

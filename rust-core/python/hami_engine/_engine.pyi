@@ -341,6 +341,8 @@ class ReasonInfo:
     code: str
     label: str
     sentence: str
+    never: str  # when cards that meet it never serve the pod; empty: it may always pass
+    remedy: str
 
 @final
 class PodBooking:

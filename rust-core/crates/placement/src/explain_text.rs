@@ -5,6 +5,7 @@ use crate::change::{AskField, Change, Shift};
 use crate::check::Check;
 use crate::explain::{Explanation, NodeVerdict};
 use crate::nearest::NodeChange;
+use crate::reason::Reason;
 
 /// How many pods or cards a sentence names.
 const NAMED_MOST: usize = 4;
@@ -32,6 +33,12 @@ impl Explanation {
             String::new()
         };
         let Some(found) = &self.change else {
+            if self.texts.keys().all(|text| text == Reason::NodeUnregistered.bare_text()) {
+                return "none has registered cards".into();
+            }
+            if self.searched == 0 {
+                return "what would help was not looked for".into();
+            }
             return format!("no change of one kind was found that suffices{looked}");
         };
         let others = self.nodes.iter().find(|verdict| verdict.node == found.node);

@@ -55,10 +55,21 @@ pub struct ReasonRow {
     pub label: &'static str,
     /// One sentence for a person.
     pub sentence: &'static str,
+    /// When cards that meet it never serve the pod; empty: it may always pass.
+    pub never: &'static str,
+    /// What a person can do.
+    pub remedy: &'static str,
 }
 
-const fn row(reason: Reason, code: &'static str, label: &'static str, sentence: &'static str) -> ReasonRow {
-    ReasonRow { reason, code, label, sentence }
+const fn row(
+    reason: Reason,
+    code: &'static str,
+    label: &'static str,
+    sentence: &'static str,
+    never: &'static str,
+    remedy: &'static str,
+) -> ReasonRow {
+    ReasonRow { reason, code, label, sentence, never, remedy }
 }
 
 /// Every reason, in the order of its enum (which is that of the codes).
@@ -68,79 +79,108 @@ pub const REASONS: [ReasonRow; 19] = [
         "AllocatedCardsInsufficientRequest",
         "too_few_fitting_cards",
         "Some cards fit, but fewer than the container asks.",
+        "when too few cards of the node could ever serve the container",
+        "Ask for fewer cards, or free what the other reasons of the node name.",
     ),
     row(
         Reason::CardBlocked,
         "CardBlocked",
         "card_blocked",
         "A pod with a malformed allocation names this card; it takes no new pods until that pod is mended or gone.",
+        "",
+        "Mend or delete the pod whose allocation annotation cannot be read.",
     ),
     row(
         Reason::CardComputeUnitsExhausted,
         "CardComputeUnitsExhausted",
         "compute_exhausted",
         "All cores of the card are given away, so a share without cores of its own would get nothing.",
+        "",
+        "Wait for a pod on the card to end, or use another card.",
     ),
     row(
         Reason::CardCordoned,
         "CardCordoned",
         "card_cordoned",
         "An operator excluded the card from new allocations.",
+        "",
+        "Uncordon the card.",
     ),
     row(
         Reason::CardInsufficientCore,
         "CardInsufficientCore",
         "insufficient_cores",
         "The card has fewer free cores than asked.",
+        "when the whole card has fewer cores than asked",
+        "Ask for fewer cores, or wait for a pod on the card to end.",
     ),
     row(
         Reason::CardInsufficientMemory,
         "CardInsufficientMemory",
         "insufficient_memory",
         "The card has less free memory than asked.",
+        "when the whole card has less memory than asked",
+        "Ask for less memory, or wait for a pod on the card to end.",
     ),
     row(
         Reason::CardMigReservationUnclear,
         "CardMigReservationUnclear",
         "mig_reservation_unclear",
         "A pod holds a share of the card without a usable MIG reservation, or a MIG reservation on a card that is not in MIG mode.",
+        "",
+        "Mend or delete the pod whose MIG reservation cannot be read.",
     ),
     row(
         Reason::CardMigTopologyInfeasible,
         "CardMigTopologyInfeasible",
         "mig_placement_infeasible",
         "No MIG profile with enough memory has a free placement on the card.",
+        "when no profile of the card has as much memory as asked",
+        "Ask for less memory, or wait for an instance of the card to be given back.",
     ),
-    row(Reason::CardNotHealth, "CardNotHealth", "card_unhealthy", "The card is unhealthy."),
+    row(Reason::CardNotHealth, "CardNotHealth", "card_unhealthy", "The card is unhealthy.",
+        "",
+        "Repair the card; its node tells when it works again.",
+    ),
     row(
         Reason::CardTimeSlicingExhausted,
         "CardTimeSlicingExhausted",
         "slots_exhausted",
         "Every slot of the card is in use.",
+        "when the card is registered without slots",
+        "Wait for a pod on the card to end, or let the node share its cards among more pods.",
     ),
     row(
         Reason::CardTypeMismatch,
         "CardTypeMismatch",
         "type_mismatch",
         "The pod's rules on card models or modes exclude the card.",
+        "always",
+        "Change the pod's annotations on card models and modes.",
     ),
     row(
         Reason::CardUuidMismatch,
         "CardUuidMismatch",
         "uuid_mismatch",
         "The pod's rules on card ids exclude the card.",
+        "always",
+        "Change the pod's annotations on card ids.",
     ),
     row(
         Reason::DeviceTypeNotFound,
         "DeviceTypeNotFound",
         "device_type_not_found",
         "The pod asks for a vendor that the engine does not know.",
+        "always",
+        "Correct the resource name, or add the vendor to the device configuration.",
     ),
     row(
         Reason::ExclusiveDeviceAllocateConflict,
         "ExclusiveDeviceAllocateConflict",
         "exclusive_conflict",
         "The pod wants the card for itself, and the card is in use.",
+        "",
+        "Wait for the pods on the card to end, or do not ask for the whole card.",
     ),
     row(
         Reason::ModeNotFit,
@@ -153,24 +193,32 @@ pub const REASONS: [ReasonRow; 19] = [
         "NodeInsufficientDevice",
         "node_too_few_cards",
         "The node has fewer cards of the vendor than the container asks.",
+        "always",
+        "Ask for fewer cards in one container.",
     ),
     row(
         Reason::NodeUnregistered,
         "NodeUnregistered",
         "node_unregistered",
         "The node has not registered any cards.",
+        "",
+        "See why the node's agent does not register its cards.",
     ),
     row(
         Reason::NumaNotFit,
         "NumaNotFit",
         "numa_not_fit",
         "The cards that fit lie on different NUMA nodes, and the pod wants one.",
+        "when no NUMA node has enough cards",
+        "Ask for fewer cards, or do not bind the pod to one NUMA node.",
     ),
     row(
         Reason::ResourceQuotaNotFit,
         "ResourceQuotaNotFit",
         "quota_exceeded",
         "The share would exceed the quota of the pod's namespace.",
+        "",
+        "Raise the quota of the namespace, ask for less, or end pods of the namespace.",
     ),
 ];
 

@@ -209,13 +209,20 @@ pub(crate) struct ReasonInfo {
     code: &'static str,
     label: &'static str,
     sentence: &'static str,
+    never: &'static str,
+    remedy: &'static str,
 }
 
 /// Every reason, sorted by code.
 #[pyfunction]
 pub(crate) fn list_reasons() -> Vec<ReasonInfo> {
-    let info =
-        |row: &placement::ReasonRow| ReasonInfo { code: row.code, label: row.label, sentence: row.sentence };
+    let info = |row: &placement::ReasonRow| ReasonInfo {
+        code: row.code,
+        label: row.label,
+        sentence: row.sentence,
+        never: row.never,
+        remedy: row.remedy,
+    };
     REASONS.iter().map(info).collect()
 }
 

@@ -15,7 +15,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -37,6 +37,7 @@ from prometheus_client import CollectorRegistry
 from hami_scheduler.adapters.http_extender import ExtenderEndpoint
 from hami_scheduler.bookkeeper import Bookkeeper
 from hami_scheduler.config import ExtenderSettings
+from hami_scheduler.core.advice import Case, Looked
 from hami_scheduler.core.announcements import Announcements
 from hami_scheduler.core.extender import BindArguments
 from hami_scheduler.core.ledger import Ledger
@@ -75,6 +76,9 @@ class _Silence:
         return True
 
     def capacity_grew(self, cause: str, *, watched: bool) -> None: ...
+    def take(self, case: Case, tell: Callable[[Looked], None]) -> bool:  # noqa: ARG002
+        return True
+
     def strip_allocation(self, pod: kube.Pod) -> None: ...
     def label_bound(self, pod: kube.Pod) -> None: ...
     def stamp_node(self, node: str, annotations: Mapping[str, str]) -> None: ...
@@ -161,6 +165,7 @@ async def _serve_for_ever(size: Size, node_policy: str, port_to: Connection) -> 
         board=silence,
         alarm=silence,
         chores=silence,
+        adviser=silence,
         metrics=metrics,
         clock=clock,
         new_allocation_id=lambda: allocation_id.uuid7(time.time_ns() // 1_000_000, os.urandom(10)),

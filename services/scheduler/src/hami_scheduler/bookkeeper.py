@@ -17,13 +17,14 @@ from hami_model.ids import AllocationId
 from hami_model.lifecycle import ExpiryCause
 
 from hami_scheduler.core import holdings, rejections
+from hami_scheduler.core.advice import Case, Looked
 from hami_scheduler.core.announcements import Announcements
 from hami_scheduler.core.filter import FilterAnswer, filter_pod
 from hami_scheduler.core.ledger import Ledger
 from hami_scheduler.core.records import BoundPod, NodeChange, PodChange, Reservation
 from hami_scheduler.core.waking import RejectedPod
 from hami_scheduler.metrics import SchedulerMetrics
-from hami_scheduler.ports import Alarm, Chores, EventSink, NoticeBoard
+from hami_scheduler.ports import Adviser, Alarm, Chores, EventSink, NoticeBoard
 
 log = get_logger("bookkeeper")
 
@@ -40,6 +41,7 @@ class Bookkeeper:
         board: NoticeBoard,
         alarm: Alarm,
         chores: Chores,
+        adviser: Adviser,
         metrics: SchedulerMetrics,
         clock: Clock,
         new_allocation_id: Callable[[], AllocationId],
@@ -62,6 +64,7 @@ class Bookkeeper:
         self._board = board
         self._alarm = alarm
         self._chores = chores
+        self._adviser = adviser
         self._metrics = metrics
         self._clock = clock
         self._new_allocation_id = new_allocation_id
@@ -169,7 +172,25 @@ class Bookkeeper:
             self._publish(event)
         for notice in rejections.notices(answer, node_names):
             self._board.emit(_about(pod), reason=notice.reason, message=notice.message, event_type=notice.event_type)
+        self._tell_rejection(pod, node_names, answer)
         self._tell_superseded(pod, answer)
+
+    def _tell_rejection(self, pod: kube.Pod, node_names: list[str], answer: FilterAnswer) -> None:
+        """With the smallest change that would help, as soon as that was looked for."""
+        waiting = self.rejected.get(pod.uid)
+        now = self._clock.now()
+        if answer.rejection is None or waiting is None:
+            return
+
+        def tell(looked: Looked | None) -> None:
+            advice = looked.sentence(self.ledger) if looked is not None else ""
+            self._publish(self._announcements.unschedulable(pod, node_names, answer, now, advice))
+            if advice and self.in_charge:
+                log.info("pod-waits", pod=pod.key, sentence=advice)
+                self._board.emit(_about(pod), reason="FilteringFailed", message=advice, event_type="Warning")
+
+        if not self._adviser.take(Case(waiting.request, waiting.candidates), tell):
+            tell(None)
 
     def _tell_superseded(self, pod: kube.Pod, answer: FilterAnswer) -> None:
         if answer.superseded is None:
@@ -186,6 +207,8 @@ class Bookkeeper:
         answer = filter_pod(self.ledger, pod, [node], allocation_id=self._new_allocation_id(), now=self._clock.now())
         for event in self._announcements.of_filter(pod, [node], answer, self._clock.now()):
             self._publish(event)
+        if answer.rejection is not None:
+            self._publish(self._announcements.unschedulable(pod, [node], answer, self._clock.now()))
         self._tell_superseded(pod, answer)
         return answer
 

@@ -30,6 +30,7 @@ from hami_model.requests import Policies
 from prometheus_client import CollectorRegistry
 
 from hami_scheduler import cli
+from hami_scheduler.adapters.advisor import Advisor
 from hami_scheduler.adapters.binder import Binder
 from hami_scheduler.adapters.catch_up import CatchUp
 from hami_scheduler.adapters.chores import ChoreList
@@ -132,6 +133,7 @@ async def build(settings: SchedulerSettings, stack: AsyncExitStack) -> Sequence[
         client, component=settings.events.component, instance=instance, metrics=chassis_metrics, clock=clock
     )
     announcements = Announcements(events.source("scheduler", instance))
+    advisor = Advisor(ledger.cluster, clock=clock)
     bookkeeper = Bookkeeper(
         ledger,
         rejected=rejected,
@@ -141,6 +143,7 @@ async def build(settings: SchedulerSettings, stack: AsyncExitStack) -> Sequence[
         board=recorder,
         alarm=waker,
         chores=chores,
+        adviser=advisor,
         metrics=metrics,
         clock=clock,
         new_allocation_id=lambda: _new_allocation_id(clock),
@@ -232,6 +235,7 @@ async def build(settings: SchedulerSettings, stack: AsyncExitStack) -> Sequence[
         RootTask("term", term.run),
         RootTask("binder", binder.run),
         RootTask("waker", waker.run),
+        RootTask("advisor", advisor.run),
         RootTask("upkeep", upkeep.run),
         RootTask("chores", chores.run),
         RootTask("catch-up", catch_up.run),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 from hami_chassis.kube.events import ObjectReference
 from hami_model import kube
 
+from hami_scheduler.core.advice import Case, Looked
 from hami_scheduler.core.extender import BindArguments
 
 
@@ -49,6 +50,14 @@ class Alarm(Protocol):
 
     def capacity_grew(self, cause: str, *, watched: bool) -> None:
         """`watched`: kube-scheduler watches the change too, and probably tries the pods again by itself."""
+        ...
+
+
+class Adviser(Protocol):
+    """Looks for the change that would have placed a rejected pod."""
+
+    def take(self, case: Case, tell: Callable[[Looked], None]) -> bool:
+        """`tell` follows later. False: too many wait already, and it never follows."""
         ...
 
 

@@ -69,6 +69,8 @@ class PlacementUnschedulable(Event, frozen=True, kw_only=True, tag="io.hami.plac
     """The tally as one sentence."""
     examples: tuple[NodeReasons, ...] = ()
     """At most ten nodes with their reasons."""
+    advice: str = ""
+    """What is short, and the smallest change that would place the pod, as one sentence; empty: not looked for."""
 
     @property
     def about(self) -> str:

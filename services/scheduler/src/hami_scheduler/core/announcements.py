@@ -24,7 +24,8 @@ class Announcements:
     def of_filter(
         self, pod: kube.Pod, considered: Sequence[str], answer: FilterAnswer, time: datetime
     ) -> list[events.Event]:
-        """What a filter call decided; the reservation that it ended comes first."""
+        """What a filter call decided; the reservation that it ended comes first. A rejection is told by
+        `unschedulable`, once it is known what would help."""
         told: list[events.Event] = []
         if answer.superseded is not None:
             reservation, cause = answer.superseded
@@ -32,8 +33,8 @@ class Announcements:
         if answer.reservation is not None and answer.placement is not None:
             told.append(self.reserved(answer.reservation, time))
             told.append(self._placed(answer.reservation, answer.placement, time))
-        elif not answer.passes_through and answer.error is None:
-            told.append(self._unschedulable(pod, considered, answer, time))
+        elif answer.invalid_request is not None:
+            told.append(self.unschedulable(pod, considered, answer, time))
         return told
 
     def reserved(self, reservation: Reservation, time: datetime) -> events.AllocationReserved:
@@ -140,8 +141,8 @@ class Announcements:
             notes=placement.notes,
         )
 
-    def _unschedulable(
-        self, pod: kube.Pod, considered: Sequence[str], answer: FilterAnswer, time: datetime
+    def unschedulable(
+        self, pod: kube.Pod, considered: Sequence[str], answer: FilterAnswer, time: datetime, advice: str = ""
     ) -> events.PlacementUnschedulable:
         tally = rejections.tally(answer)
         return events.PlacementUnschedulable(
@@ -153,6 +154,7 @@ class Announcements:
             reasons=tally,
             reason=rejections.sentence(answer, len(considered)),
             examples=rejections.examples(answer),
+            advice=advice,
         )
 
 
