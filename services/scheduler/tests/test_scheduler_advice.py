@@ -37,21 +37,18 @@ async def test_advice_follows_in_the_order_of_the_questions() -> None:
     running = asyncio.create_task(advisor.run())
     await done.wait()
     running.cancel()
-    assert (
-        told
-        == [
-            "fits on none of 1 nodes: container main asks for 20,000 MiB of a NVIDIA card; no card that it may use has "
-            "more than 10,000 MiB; 20,000 MiB asked; 10,000 free on card n1-0 of n1; would fit on n1 (card n1-0) if "
-            "container main asked NVIDIA for at most 10,000 MiB of each card (asks 20,000)"
-        ]
-        * 2
+    sentence = (
+        "fits on none of 1 nodes: container main asks for 20,000 MiB of a NVIDIA card; no card that it may use has "
+        "more than 10,000 MiB; 20,000 MiB asked; 10,000 free on card n1-0 of n1; would fit on n1 (card n1-0) if "
+        "container main asked NVIDIA for at most 10,000 MiB of each card (asks 20,000)"
     )
+    assert told == [sentence, sentence]
 
 
 def test_what_waits_is_bounded() -> None:
     ledger, case = book()
     advisor = Advisor(ledger.cluster, clock=SystemClock())
-    taken = [advisor.take(case, lambda looked: None) for _ in range(WAITING_MAX + 3)]
+    taken = [advisor.take(case, lambda _looked: None) for _ in range(WAITING_MAX + 3)]
     assert taken.count(True) == WAITING_MAX
 
 

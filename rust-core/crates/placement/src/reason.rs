@@ -187,6 +187,8 @@ pub const REASONS: [ReasonRow; 19] = [
         "ModeNotFit",
         "mode_not_offered",
         "The node does not share its cards in the mode that the pod asks for.",
+        "always",
+        "Ask for the mode in which nodes share their cards, or for none.",
     ),
     row(
         Reason::NodeInsufficientDevice,
