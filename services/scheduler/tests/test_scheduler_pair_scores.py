@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hami_model import device_config, events, kube
 from hami_model.ids import AllocationId
+from hami_model.lifecycle import ExpiryCause
 from hami_model.vendors import vendor
 from hami_scheduler.core import explanations, rejections
 from hami_scheduler.core.announcements import Announcements
@@ -73,7 +74,7 @@ def test_scores_that_change_alone_count_at_once_and_book_nothing_anew(ledger: Le
     before = [card.used_memory_mib for card in ledger.cluster.node_cards("n1")]
     assert observe(ledger, connected("n1-0", "n1-2"), 2).capacity_changed
     assert cards_given(place(ledger, asking(2))) == ["n1-2", "n1-0"]
-    ledger.expire("p", "superseded")
+    ledger.expire("p", ExpiryCause.SUPERSEDED)
     assert [card.used_memory_mib for card in ledger.cluster.node_cards("n1")] == before
     assert not observe(ledger, connected("n1-0", "n1-2"), 3).capacity_changed
     assert ledger.cluster.check_invariants() == []
