@@ -137,6 +137,7 @@ def test_the_last_steps_are_kept_with_the_state_before_them(cluster: Cluster, po
         "set_node_host", "set_workload", "charge", "reserve", "reserve", "confirm", "release", "remove_node"
     ]  # fmt: skip
     assert b'"before"' in recorded
+    assert recorded.count(b'"candidates": null') == 2  # every registered node
     status, out, err = hami_engine("replay", "-", given=recorded)
     assert (status, err) == (0, "")
     assert "2 decisions, 0 differ" in out

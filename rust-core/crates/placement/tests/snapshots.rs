@@ -200,7 +200,7 @@ proptest! {
             let mut question = Question { pod: pod.clone(), candidates: Some(candidates), answer: None };
             let decision = question.with_candidates(|pod, candidates| cluster.reserve(pod, candidates));
             question.answer = Some(Answer::of(&decision));
-            recording.add(Operation::Reserve(question));
+            recording.add(Operation::Reserve(question), &cluster);
         }
         let recorded = recording.snapshot();
         prop_assert_eq!(recorded.operations.len(), pods.len().min(most));

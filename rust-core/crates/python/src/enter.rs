@@ -45,7 +45,7 @@ impl Guarded {
             let outcome = step(&mut kept.cluster);
             if let Some(recording) = &mut kept.recording {
                 if let Some(operation) = told(&outcome) {
-                    recording.add(operation);
+                    recording.add(operation, &kept.cluster);
                 }
             }
             outcome

@@ -26,17 +26,20 @@ impl Recording {
         Self { before: cluster.clone(), steps: VecDeque::new(), most }
     }
 
-    /// Adds a step that the cluster has done. The oldest one becomes part of the state before.
-    pub fn add(&mut self, mut operation: Operation) {
+    /// Adds a step that the cluster has done just now. The oldest one becomes part of the state before.
+    pub fn add(&mut self, mut operation: Operation, cluster: &Cluster) {
         let candidates = operation.question_mut().and_then(|question| question.candidates.take());
-        let candidates = candidates.map(|mut names| {
+        let candidates = candidates.and_then(|mut names| {
             // In whatever order they come, they mean the same.
             names.sort_unstable();
+            if names == cluster.nodes() {
+                return None;
+            }
             let last = self.steps.iter().rev().find_map(|step| step.candidates.as_ref());
-            match last {
+            Some(match last {
                 Some(last) if **last == *names => last.clone(),
                 _ => names.into(),
-            }
+            })
         });
         self.steps.push_back(Step { operation, candidates });
         while self.steps.len() > self.most {
