@@ -199,7 +199,7 @@ fn ask(number: usize, case: Case, node_policy: &str, numbers: &mut Numbers) -> P
     let container = ContainerAsk::new("main", ContainerKind::App, vec![ask]).expect("one vendor");
     let pod = PodAsk::new(&format!("ask-{number:08}-5555-6666"), "default", "ask", vec![container])
         .expect("one container")
-        .with_policies(node_policy, "spread", false);
+        .with_policies(node_policy, if node_policy == "fgd" { "fgd" } else { "spread" }, false);
     if case == Case::Nowhere {
         let models = CardConstraint::new(None, Some(vec!["A30".into()]), None, None, None);
         return pod.with_constraint(VENDOR, models);

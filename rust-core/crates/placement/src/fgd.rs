@@ -15,8 +15,10 @@
 //! longer fits; `hosted` sees it coming.
 //!
 //! The fragmentation of a node is the sum over m of `weight(m)` times the fragment m sees. The weight is m's frequency
-//! times `cards of the cluster / cards that m could use were they empty`: who can use few cards needs them kept. For
-//! shapes that can use every card this is the frequency, as in the paper.
+//! times `cards of the cluster / cards that m could use were they empty`: who can use few cards needs them kept; and
+//! times the square root of the cards it asks for: half-way between counting pods and counting cards, so that the few
+//! pods that need a whole node find one. For pods of one card that can use every card this is the frequency, as in the
+//! paper.
 //!
 //! A policy takes the choice by which fragmentation grows least. All is counted in whole numbers, so sums do not
 //! depend on their order.
@@ -156,7 +158,7 @@ impl Fragments {
                 // Nothing is kept free for who can run nowhere.
                 continue;
             }
-            let frequency = f64::from(shape.weight) / all_pods;
+            let frequency = f64::from(shape.weight) / all_pods * f64::from(demand.count).sqrt();
             let host = shape.pod.host;
             self.shapes.push(Shape {
                 weight: (WEIGHTS * frequency * all_cards / usable).round() as i64,

@@ -53,7 +53,8 @@ fn what_each_shape_cannot_use() {
         (vec![shape(1, ask(2, 5000, 0))], 0.0),
         // One card passes, two are asked: the whole free share is of no use.
         (vec![shape(1, ask(2, 6000, 0))], 1.5),
-        (vec![shape(1, ask(1, 6000, 0)), shape(1, ask(1, 1000, 0)), shape(2, ask(4, 1000, 0))], 3.5 / 4.0),
+        // Weights 1, 1 and 2 * 2: the square root of four cards.
+        (vec![shape(1, ask(1, 6000, 0)), shape(1, ask(1, 1000, 0)), shape(2, ask(4, 1000, 0))], 6.5 / 6.0),
         (vec![shape(1, ask(1, 1000, 0)), shape(3, ask_percent(1, 60))], 1.5 / 4.0),
     ];
     for (number, (shapes, expected)) in cases.into_iter().enumerate() {

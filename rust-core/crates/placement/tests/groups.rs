@@ -81,8 +81,7 @@ fn modules_are_given_whole() {
 #[test]
 fn a_node_with_one_group_is_better_under_both_policies() {
     for policy in ["binpack", "spread"] {
-        let mut nodes =
-            cluster("groups", &[("a", cards("a", &["0", "1"])), ("b", cards("b", &["0", "0"]))]);
+        let mut nodes = cluster("groups", &[("a", cards("a", &["0", "1"])), ("b", cards("b", &["0", "0"]))]);
         assert_eq!(node_of(&reserve(&mut nodes, &pod("p", 2, policy))), Some("b"), "{policy}");
     }
 }

@@ -27,9 +27,9 @@ class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     enabled_families: list[str] = []
     """Optional families that are in use, such as `ascend` (HAMi's --enable-ascend); scheduler and webhook alike."""
     node_policy: str = "binpack"
-    """Which of the fitting nodes: binpack or spread. A pod's annotation wins."""
+    """Which of the fitting nodes: binpack, spread or fgd. A pod's annotation wins."""
     card_policy: str = "spread"
-    """Which of the fitting cards: binpack, spread, mutex or a chain of them. A pod's annotation wins."""
+    """Which of the fitting cards: binpack, spread, mutex, fgd or a chain of them. A pod's annotation wins."""
     node_selector: dict[str, str] = {}
     """Only nodes with these labels take part. Empty: all."""
     annotate_at: Literal["bind", "filter"] = "bind"
