@@ -12,7 +12,12 @@ from hami_model import kube, vendors
 from hami_scheduler.core.filter import FilterAnswer
 from hami_scheduler.ports import Chores
 
-_MIG_KEYS: Final = [found.mig_allocations_key for found in vendors.catalogue().values() if found.mig_allocations_key]
+_MIG_KEYS: Final = [
+    key
+    for family in vendors.catalogue()
+    for word in family.words
+    if (key := family.descriptor(word).mig_allocations_key)
+]
 """An earlier placement of the pod may have written one where this one does not; null removes it."""
 
 
