@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .choice import choose
-from .mig import Interval, choose_instance, intervals, largest_memory_mib
+from .mig import Interval, choose_instance, intervals, whole_memory_mib
 from .order import Rank, card_score, percent_of, sort_key, words_of
 from .usage import Amount, effective_usage, plus, running_beside, total
 from .values import Ask, Card, Constraint, Container, Family, PairScores, Pod, Share
@@ -202,9 +202,10 @@ class Visit:
         reason = _first_reason(node, card, constraint) or _second_reason(pod, card, constraint, used)
         if reason is not None:
             return reason
-        if not self._within_quota(collected, share):
-            return "ResourceQuotaNotFit"
         wanted = Wanted.on(family, card, ask, share)
+        charged = share._replace(memory_mib=wanted.memory_mib, cores_percent=wanted.cores_percent or 0)
+        if not self._within_quota(collected, charged):
+            return "ResourceQuotaNotFit"
         reason = _third_reason(family, card, used, wanted)
         if reason is not None or not is_partitioned(family, card):
             return reason or share
@@ -248,17 +249,17 @@ class Wanted(NamedTuple):
 
     memory_mib: int
     cores_percent: int | None
-    takes_rest: bool = False
-    """All that a card in MIG mode can give at once: compute comes with the profile."""
+    is_whole: bool = False
+    """The instance that is the whole card: compute comes with it, and cutting the card costs some of its memory."""
 
     @classmethod
     def on(cls, family: Family, card: Card, ask: Ask, share: Share) -> Wanted:
         if not is_partitioned(family, card):
             return cls(share.memory_mib, share.cores_percent)
-        largest = largest_memory_mib(card)
+        whole = whole_memory_mib(card)
         by_percent = ask.memory_mib == 0 and (ask.memory_percent or 0) > 0
-        if by_percent and 0 < largest < share.memory_mib:
-            return cls(largest, None, takes_rest=True)
+        if by_percent and whole is not None and share.memory_mib > whole:
+            return cls(whole, None, is_whole=True)
         return cls(share.memory_mib, share.cores_percent or None)
 
 
@@ -314,7 +315,7 @@ def _third_reason(family: Family, card: Card, used: Amount, wanted: Wanted) -> s
         return "CardInsufficientMemory"
     if cores is not None and card.cores_percent - used.cores_percent < cores:
         return "CardInsufficientCore"
-    if wanted.takes_rest:
+    if wanted.is_whole:
         return None
     wants_whole = family.whole_card_is_exclusive and card.cores_percent == 100 and cores == 100
     if wants_whole and used.slots > 0:

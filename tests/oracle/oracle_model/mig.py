@@ -27,7 +27,7 @@ def choose_instance(card: Card, occupied: Sequence[Interval], memory_mib: int) -
 
     Places are tried by their start: from the end for profiles whose names begin with `1g.` or `3g.`.
     """
-    for profile in sorted(card.mig_profiles, key=lambda profile: (profile.memory_mib, profile.slice_count)):
+    for profile in in_order(card):
         if profile.memory_mib < memory_mib:
             continue
         descending = profile.name.startswith(("1g.", "3g."))
@@ -37,8 +37,17 @@ def choose_instance(card: Card, occupied: Sequence[Interval], memory_mib: int) -
     return None
 
 
-def largest_memory_mib(card: Card) -> int:
-    return max((profile.memory_mib for profile in card.mig_profiles), default=0)
+def whole_memory_mib(card: Card) -> int | None:
+    """Memory of the instance that is the whole card; None where the card is only given in parts."""
+    if not card.mig_profiles:
+        return None
+    largest = in_order(card)[-1]
+    return largest.memory_mib if largest.cores_percent >= card.cores_percent else None
+
+
+def in_order(card: Card) -> list[Profile]:
+    """The smallest first."""
+    return sorted(card.mig_profiles, key=lambda profile: (profile.memory_mib, profile.slice_count))
 
 
 def intervals(shares: Iterable[Share], card_id: str) -> list[Interval]:
