@@ -28,7 +28,7 @@ def hami_sim(*arguments: object) -> tuple[int, str]:
 class TestWithoutACluster:
     @pytest.mark.parametrize(
         "arguments",
-        ["status", "logs webhook", "events", "snapshot", "apply -f x", "delete pod/x", "run -- true"],
+        ["status", "logs webhook", "events", "snapshot", "explain pod", "apply -f x", "delete pod/x", "run -- true"],
     )
     def test_commands_say_how_to_make_one(self, tmp_path, arguments):
         command, *rest = arguments.split()
