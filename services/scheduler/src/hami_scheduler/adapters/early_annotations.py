@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from hami_chassis.kube import KubeClient
 from hami_chassis.kube.objects import MetadataOnly
 from hami_chassis.kube.resources import PODS
-from hami_model import kube, vendors
+from hami_model import kube
 
 from hami_scheduler.core.filter import FilterAnswer
 from hami_scheduler.ports import Chores
-
-_MIG_KEYS: Final = [
-    key
-    for family in vendors.catalogue()
-    for word in family.words
-    if (key := family.descriptor(word).mig_allocations_key)
-]
-"""An earlier placement of the pod may have written one where this one does not; null removes it."""
 
 
 class EarlyAnnotations:
@@ -28,7 +18,8 @@ class EarlyAnnotations:
 
     async def write(self, pod: kube.Pod, answer: FilterAnswer) -> None:
         """Writes what the Binding will carry. Raises Transient and Permanent."""
-        annotations = {**dict.fromkeys(_MIG_KEYS), **answer.annotations}
+        stale = answer.reservation.stale_keys if answer.reservation is not None else ()
+        annotations: dict[str, str | None] = {**dict.fromkeys(stale), **answer.annotations}
         metadata = {"uid": pod.uid, "annotations": annotations, "labels": answer.labels}
         await self._client.patch(
             PODS,
