@@ -35,9 +35,9 @@ def test_the_committed_files_are_fresh() -> None:
 def test_check_says_what_differs_and_writing_mends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert generate.main(["--into", str(tmp_path)]) == 0
     assert generate.main(["--check", "--into", str(tmp_path)]) == 0
+    (tmp_path / "events/old.json").write_text((tmp_path / "asyncapi.json").read_text())
     (tmp_path / "env_names.h").write_text("edited")
     (tmp_path / "asyncapi.json").unlink()
-    (tmp_path / "events/old.json").write_text("{}")
     assert generate.main(["--check", "--into", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "events/old.json: is not generated any more",
@@ -45,6 +45,15 @@ def test_check_says_what_differs_and_writing_mends_it(tmp_path: Path, capsys: py
         "asyncapi.json: missing",
     ]
     assert generate.main(["--into", str(tmp_path)]) == 0
+    assert generate.main(["--check", "--into", str(tmp_path)]) == 0
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    theirs = tmp_path / "events/theirs.json"
+    theirs.parent.mkdir()
+    theirs.write_text("{}")
+    assert generate.main(["--into", str(tmp_path)]) == 0
+    assert theirs.read_text() == "{}"
     assert generate.main(["--check", "--into", str(tmp_path)]) == 0
 
 
