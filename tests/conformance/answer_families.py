@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import answer_card_walk
+import answer_lock_steps
 import msgspec
 import yaml
 from hami_model import allocations, device_config, handshake, kube, register, requests
@@ -44,6 +46,8 @@ def answer(row: Row) -> dict[str, Any]:
     try:
         if row["op"] == "health_sequence":
             return {"steps": _health_sequence(settings, row["input"]["steps"])}
+        if row["op"] == "lock_sequence":
+            return {"steps": answer_lock_steps.lock_sequence(settings, row["input"]["steps"])}
         return {"ok": True, "error": None, "value": OPERATIONS[row["op"]](settings, row["input"])}
     except (MalformedError, InvalidRequestError) as error:
         return {"ok": False, "error": str(error), "value": None}
@@ -192,4 +196,6 @@ OPERATIONS: dict[str, Callable[[VendorSettings, Row], object]] = {
     "select_uuid": _select_uuid,
     "patch_annotations": _patch_annotations,
     "decode_pod_devices": _decode_pod_devices,
+    "fit": answer_card_walk.fit,
+    "score_node": answer_card_walk.score_node,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -148,9 +149,20 @@ def compare_wire(expect: dict[str, Any], got: dict[str, Any], row: Row) -> str:
         return PASSED if expect == got else f"steps {got['steps']} instead of {expect['steps']}"
     if expect["ok"] != got["ok"]:
         return f"{row['op']}: ok={got['ok']} ({got['error'] or got['value']}) instead of {expect['ok']}"
-    if expect["ok"] and expect["value"] != got["value"]:
+    if expect["ok"] and not _same_value(expect["value"], got["value"]):
         return f"{row['op']}: {got['value']} instead of {expect['value']}"
     return PASSED
+
+
+def _same_value(expect: Any, got: Any) -> bool:
+    """Scores are computed in 32-bit floating point, in any order."""
+    if isinstance(expect, float) or isinstance(got, float):
+        return (
+            isinstance(expect, int | float)
+            and isinstance(got, int | float)
+            and math.isclose(expect, got, rel_tol=1e-5, abs_tol=1e-5)
+        )
+    return bool(expect == got)
 
 
 def compare_webhook(expect: dict[str, Any], got: dict[str, Any], _row: Row) -> str:

@@ -6,7 +6,8 @@ import json
 from fractions import Fraction
 from typing import Any
 
-from hami_model import quantity
+from hami_model import node_lock, quantity
+from hami_model.errors import MalformedAnnotation
 from vectors import Row
 
 FAMILY_SUSPICIONS = (
@@ -16,8 +17,10 @@ FAMILY_SUSPICIONS = (
     "cores-beyond-a-card",
     "nothing-held",
     "listed-twice",
+    "unreadable-lock",
+    "lock-of-a-waiting-pod",
 )
-FAMILY_DEFERRALS = ("another accelerator family", "card order and cards given from outside", "steps of the node lock")
+FAMILY_DEFERRALS = ("another accelerator family",)
 READY = frozenset({"hygon", "ascend", "mixed"})
 ELSEWHERE = (
     "amd.com/",
@@ -32,6 +35,8 @@ ELSEWHERE = (
     "vastaitech.com/",
 )
 """Whose resources a vector speaks of when it needs a family that is not there yet."""
+_BIND_SECONDS = int(node_lock.BIND_IN_FLIGHT_MAX.total_seconds())
+_EXPIRY_SECONDS = int(node_lock.LEGACY_EXPIRY.total_seconds())
 _SHARES = {"hygon.com/dcumem": "hygon.com/dcunum", "hygon.com/dcucores": "hygon.com/dcunum"}
 
 
@@ -40,9 +45,7 @@ def family_deferral(row: Row) -> str | None:
     given = {name: row.get(name) for name in ("nodes", "pod", "scheduled", "earlier", "review", "input")}
     if row["family"] not in READY or any(domain in json.dumps(given) for domain in ELSEWHERE):
         return "another accelerator family"
-    if row.get("op") in ("fit", "score_node"):
-        return "card order and cards given from outside"
-    return "steps of the node lock" if row.get("op") == "lock_sequence" else None
+    return None
 
 
 def family_suspicion(row: Row) -> str | None:
@@ -58,6 +61,8 @@ def family_suspicion(row: Row) -> str | None:
         "cores-beyond-a-card": row.get("op") == "request" and any(_beyond(name, text) for name, text in _asked(row)),
         "nothing-held": row.get("op") == "patch_annotations" and not any(row["input"]["decision"]),
         "listed-twice": row.get("op") == "node_devices" and _lists_twice(row),
+        "unreadable-lock": any(_is_unreadable(step["set_lock"]) for step in _lock_steps(row) if "set_lock" in step),
+        "lock-of-a-waiting-pod": _ages_a_lock(_lock_steps(row)),
     }
     return next((kind for kind, holds in kinds.items() if holds), None)
 
@@ -194,3 +199,36 @@ def _names_another_node(pod: dict[str, Any]) -> bool:
 def _lists_twice(row: Row) -> bool:
     ids = [card.get("id") for card in _cards(row)]
     return len(set(ids)) < len(ids)
+
+
+def _lock_steps(row: Row) -> list[Row]:
+    return row["input"]["steps"] if row.get("op") == "lock_sequence" else []
+
+
+def _is_unreadable(text: str) -> bool:
+    try:
+        node_lock.parse(text)
+    except MalformedAnnotation:
+        return True
+    return False
+
+
+def _ages_a_lock(steps: list[Row]) -> bool:
+    """A pod comes to the lock of another that took it over a minute ago, or to its own after over five."""
+    holder: tuple[str, int] | None = None  # name and second
+    now = 0
+    for step in steps:
+        now += step.get("wait_seconds", 0)
+        if "set_lock" in step:
+            _, *owner = step["set_lock"].split(",")
+            holder = (owner[-1], 0) if owner else None  # vectors that name an owner do so as of their beginning
+        if step["pod"] not in ("a", "b"):
+            continue
+        is_own = holder is not None and holder[0] == step["pod"]
+        if step["op"] == "release":
+            holder = None if is_own else holder
+        elif holder is None or holder[0] == "ghost":
+            holder = (step["pod"], now)
+        elif now - holder[1] > (_EXPIRY_SECONDS if is_own else _BIND_SECONDS):
+            return True
+    return False

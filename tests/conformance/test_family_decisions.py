@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hami_model import allocations, device_config, kube, register, requests
+from hami_model import allocations, device_config, kube, node_lock, register, requests
 from hami_model.ids import AllocationId
 from hami_scheduler.core.filter import FilterAnswer, filter_pod
 from hami_scheduler.core.ledger import Ledger
@@ -170,6 +170,32 @@ def test_a_slot_belongs_to_its_container() -> None:
     assert written == ";DCU-A,DCU,2000,10:;"
 
 
+A, B = (node_lock.PodName(namespace="n", name=name) for name in "ab")
+UNBOUND = node_lock.OwnerView(node_name="", phase="Pending", bind_phase="")
+BOUND = node_lock.OwnerView(node_name="n1", phase="Pending", bind_phase="allocating", bound_at=NOW)
+
+
+def lock_step(value: str, owner: node_lock.OwnerView | None, *, after_seconds: int) -> node_lock.Step:
+    """Of pod `b`."""
+    now = NOW + timedelta(seconds=after_seconds)
+    return node_lock.may_take(
+        value, requester=B, owner=owner, node_name="n1", node_not_ready_since=None, now=now
+    ).step  # fmt: skip
+
+
+def test_a_lock_that_cannot_be_read_is_taken_over_and_left_by_others() -> None:
+    assert lock_step("garbage", None, after_seconds=0) is node_lock.Step.TAKE
+    assert not node_lock.may_release("garbage", B)
+
+
+def test_a_lock_goes_by_whether_its_pod_waits_not_by_its_age() -> None:
+    of_a, of_b = (node_lock.encode(owner, NOW) for owner in (A, B))
+    assert lock_step(of_a, UNBOUND, after_seconds=60) is node_lock.Step.WAIT
+    assert lock_step(of_a, UNBOUND, after_seconds=61) is node_lock.Step.TAKE
+    assert lock_step(of_a, BOUND, after_seconds=301) is node_lock.Step.WAIT
+    assert lock_step(of_b, None, after_seconds=301) is node_lock.Step.KEEP
+
+
 @pytest.mark.parametrize(
     ("row", "kind"),
     [
@@ -179,6 +205,14 @@ def test_a_slot_belongs_to_its_container() -> None:
         ({"nodes": [], "scheduled": [{"metadata": {"annotations": {"hami.io/vgpu-node": "a"}},
                                       "spec": {"nodeName": "b"}}]}, "bound-elsewhere"),
         ({"op": "select_uuid", "input": {}}, None),
+        ({"op": "lock_sequence", "input": {"steps": [{"op": "lock", "pod": "a", "set_lock": "garbage"}]}},
+         "unreadable-lock"),
+        ({"op": "lock_sequence", "input": {"steps": [{"op": "lock", "pod": "a"},
+                                                     {"op": "lock", "pod": "b", "wait_seconds": 61}]}},
+         "lock-of-a-waiting-pod"),
+        ({"op": "lock_sequence", "input": {"steps": [{"op": "lock", "pod": "a"},
+                                                     {"op": "lock", "pod": "b", "wait_seconds": 60},
+                                                     {"op": "lock", "pod": "a", "wait_seconds": 240}]}}, None),
     ],
 )  # fmt: skip
 def test_rows_are_told_apart_by_what_is_asked(row: dict[str, Any], kind: str | None, decisions: Any) -> None:
@@ -189,9 +223,7 @@ def test_other_families_wait(decisions: Any) -> None:
     assert decisions.family_deferral({"family": "amd"}) == "another accelerator family"
     mixed = {"family": "mixed", "pod": {"spec": {"resources": {"amd.com/gpu": "1"}}}}
     assert decisions.family_deferral(mixed) == "another accelerator family"
-    assert (
-        decisions.family_deferral({"family": "hygon", "op": "lock_sequence", "input": {}}) == "steps of the node lock"
-    )
-    assert decisions.family_deferral({"family": "hygon", "op": "request", "input": {}}) is None
+    for operation in ("request", "fit", "score_node", "lock_sequence"):
+        assert decisions.family_deferral({"family": "hygon", "op": operation, "input": {}}) is None
     assert len(set(decisions.FAMILY_SUSPICIONS)) == len(decisions.FAMILY_SUSPICIONS)
     assert len(set(decisions.FAMILY_DEFERRALS)) == len(decisions.FAMILY_DEFERRALS)
