@@ -247,6 +247,14 @@ def test_wrong_settings_end_the_process_with_every_fault_on_stderr(capsys):
     assert "group.port" in shown
 
 
+def test_an_unknown_setting_is_answered_with_those_of_its_group(capsys):
+    with pytest.raises(SystemExit):
+        settings_from_command_line(Settings, program="hami-test", argv=["--set", "group.prot=1"])
+    told = next(line for line in capsys.readouterr().err.splitlines() if "there is no such setting" in line)
+    assert "group.port" in told
+    assert "log.level" not in told
+
+
 def test_settings_can_be_printed(capsys):
     with pytest.raises(SystemExit) as caught:
         settings_from_command_line(

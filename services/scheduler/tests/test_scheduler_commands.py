@@ -129,6 +129,12 @@ async def test_what_the_commands_say(nats_url: str, prefix: str, tmp_path: Path)
             ("serve", "--set", "placement.annotate_at=never"), 2, "placement.annotate_at", id="a wrong setting"
         ),
         pytest.param(
+            ("serve", "--set", "placement.node_policy=fdg"), 2, "'fdg'; there are binpack", id="no node policy"
+        ),
+        pytest.param(
+            ("serve", "--set", "placement.card_policy=numa,fdg"), 2, "'fdg'; there are binpack", id="no card policy"
+        ),
+        pytest.param(
             ("serve", "--set", "extender.http.host=0.0.0.0"), 2, "extender.tls.client_ca_file", id="an open extender"
         ),
         pytest.param(

@@ -188,7 +188,12 @@ def _flatten(  # noqa: PLR0917
 
 
 def _unknown(path: str, known: Iterable[str]) -> str:
-    return f"there is no such setting; {path.rpartition('.')[0] or 'the top'} has {', '.join(sorted(known))}"
+    """Tells the settings of the innermost group of the path that there is."""
+    group, names = path.rpartition(".")[0], list(known)
+    while group and not any(name.startswith(f"{group}.") for name in names):
+        group = group.rpartition(".")[0]
+    beside = sorted(name for name in names if not group or name.startswith(f"{group}."))
+    return f"there is no such setting; {group or 'the top'} has {', '.join(beside)}"
 
 
 def _build(

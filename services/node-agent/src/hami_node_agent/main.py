@@ -19,7 +19,7 @@ from hami_chassis.kube import EventRecorder, KubeClient
 from hami_chassis.log import configure_logging, get_logger
 from hami_chassis.metrics import ChassisMetrics
 from hami_chassis.run import RootTask, Stage, run_process
-from hami_chassis.settings import load_settings, masked
+from hami_chassis.settings import load_settings, masked, settable_fields
 from hami_model import device_config, events, register, vendors
 from hami_model.device_config import VendorSettings
 from hami_model.errors import HamiError
@@ -57,6 +57,10 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+SETTINGS_HELP = "\b\nSettings (file, HAMI_<GROUP>_<FIELD>, --set):\n" + "\n".join(
+    f"  {leaf.path}" for leaf in settable_fields(NodeAgentSettings)
 )
 log = get_logger("main")
 
@@ -66,7 +70,7 @@ Sets = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog=SETTINGS_HELP)
 def serve(config: ConfigFile = None, sets: Sets = None) -> None:
     """Offer the cards and hand slices over until told to stop."""
     settings = _settings(config, sets)

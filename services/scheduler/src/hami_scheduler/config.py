@@ -14,6 +14,8 @@ from hami_chassis.tls import TlsSettings
 from hami_model.events import subjects
 from hami_model.events.streams import StreamSettings
 
+NODE_POLICIES = ("binpack", "spread", "fgd")
+CARD_POLICIES = ("binpack", "spread", "mutex", "numa", "topology-aware", "fgd")
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 EXTENDER_TIMEOUT_SECONDS = 30.0
 """httpTimeout of the extender in kube-scheduler's configuration: a bind call ends before it."""
@@ -29,7 +31,8 @@ class PlacementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     node_policy: str = "binpack"
     """Which of the fitting nodes: binpack, spread or fgd. A pod's annotation wins."""
     card_policy: str = "spread"
-    """Which of the fitting cards: binpack, spread, mutex, fgd or a chain of them. A pod's annotation wins."""
+    """Which of the fitting cards: binpack, spread, mutex, numa, topology-aware, fgd, or several with commas. A pod's
+    annotation wins."""
     node_selector: dict[str, str] = {}
     """Only nodes with these labels take part. Empty: all."""
     annotate_at: Literal["bind", "filter"] = "bind"
@@ -157,8 +160,18 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 "bind.lock_wait_seconds",
                 f"with timeout_seconds it must stay below the extender's {EXTENDER_TIMEOUT_SECONDS:g} s",
             )
+        yield from _policy_faults(self.placement)
         if self.placement.record_steps < 0:
             yield "placement.record_steps", "must not be negative"
         for name in ("node_pass_seconds", "expiry_pass_seconds", "compare_seconds", "wake_seconds"):
             if getattr(self.upkeep, name) <= 0:
                 yield f"upkeep.{name}", "must be positive"
+
+
+def _policy_faults(placement: PlacementSettings) -> Iterator[tuple[str, str]]:
+    """A misspelt word in an annotation has HAMi's meaning; in a setting it is a mistake of the operator."""
+    if placement.node_policy not in NODE_POLICIES:
+        yield "placement.node_policy", f"is {placement.node_policy!r}; there are {', '.join(NODE_POLICIES)}"
+    unknown = [word for word in placement.card_policy.split(",") if word.strip() not in CARD_POLICIES]
+    if unknown:
+        yield "placement.card_policy", f"names {', '.join(map(repr, unknown))}; there are {', '.join(CARD_POLICIES)}"

@@ -20,7 +20,7 @@ from hami_chassis.kube.leader import Leadership as Won
 from hami_chassis.log import configure_logging, get_logger
 from hami_chassis.metrics import ChassisMetrics
 from hami_chassis.run import RootTask, Stage, run_process
-from hami_chassis.settings import load_settings, masked
+from hami_chassis.settings import load_settings, masked, settable_fields
 from hami_chassis.tls import ReloadingTls
 from hami_model import allocation_id, device_config, events
 from hami_model.device_config import DeviceConfig
@@ -62,6 +62,10 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+SETTINGS_HELP = "\b\nSettings (file, HAMI_<GROUP>_<FIELD>, --set):\n" + "\n".join(
+    f"  {leaf.path}" for leaf in settable_fields(SchedulerSettings)
 )
 log = get_logger("main")
 
@@ -77,7 +81,7 @@ app.command(name="what-if")(cli.what_if)
 app.command()(cli.snapshot)
 
 
-@app.command()
+@app.command(epilog=SETTINGS_HELP)
 def serve(config: ConfigFile = None, sets: Sets = None) -> None:
     """Answer kube-scheduler until told to stop."""
     settings = _settings(config, sets)
