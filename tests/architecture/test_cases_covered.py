@@ -21,8 +21,6 @@ NO_MIG_INSTANCES = "the node agent refuses to start with operatingmode mig: it h
 
 LATER = {
     "MIG-04": NO_MIG_INSTANCES,
-    "MIG-06": NO_MIG_INSTANCES,
-    "MIG-08": NO_MIG_INSTANCES,
     "LIF-06": "there is no preempt verb",
     "PLC-04": "no family with a node score of its own is there yet; pair scores choose cards, never nodes",
     "PLC-06": "pair scores of cards are not published yet",

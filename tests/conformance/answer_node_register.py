@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from hami_model import device_config, register, vendors
+from hami_model.cards import MigPlacement
 from hami_model.device_config import VendorSettings
 from hami_model.errors import HamiError
 from hami_model.ids import CardId
@@ -16,6 +17,7 @@ from hami_node_agent.core.inventory import (
     kubelet_devices,
     take_inventory,
 )
+from hami_node_agent.core.mig_profiles import InstanceProfile
 from hami_node_agent.core.node_options import NodeOptions, node_options
 from vectors import Row
 
@@ -53,6 +55,19 @@ def _facts(device: Row) -> CardFacts:
         memory_fault="" if query == "NOT_SUPPORTED" else query,
         numa_text=device.get("numa_node"),
         pci_bus_id=device["bus_id"],
+        mig_profiles=tuple(_profile(profile) for profile in device.get("gi_profiles", ())),
+    )
+
+
+def _profile(profile: Row) -> InstanceProfile:
+    return InstanceProfile(
+        kind=profile["profile_id"],
+        driver_id=profile["profile_id"],
+        slice_count=profile["slice_count"],
+        instance_count=profile["instance_count"],
+        sm_count=profile["sm_count"],
+        memory_mib=profile["memory_mb"],
+        placements=tuple(MigPlacement(start=at["start"], size=at["size"]) for at in profile["placements"] or ()),
     )
 
 

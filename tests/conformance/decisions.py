@@ -14,7 +14,7 @@ from typing import Any
 from decisions_families import FAMILY_DEFERRALS, FAMILY_SUSPICIONS, family_deferral, family_suspicion
 from decisions_mig import MIG_SUSPICIONS, mig_suspicion
 from decisions_monitor import MONITOR_DEFERRALS, MONITOR_SUSPICIONS, monitor_deferral, monitor_suspicion
-from decisions_node import NODE_SUSPICIONS, node_suspicion
+from decisions_node import NODE_SUSPICIONS, is_mig_mode, node_suspicion
 from hami_model import quantity
 from vectors import Row
 
@@ -67,7 +67,7 @@ def _node_deferral(row: Row) -> str | None:
     config = row["config"]
     asked = " ".join([*config["flags"], *(f"{key}={value}" for key, value in config["env"].items())]).lower()
     kinds = {
-        "MIG": _has_mig_cards(row),
+        "MIG": _hands_out_mig(row),
         "another device list strategy": any(
             word in asked
             for word in ("device-list-strategy", "device_list_strategy", "device-id-strategy", "pass-device-specs")
@@ -80,11 +80,10 @@ def _node_deferral(row: Row) -> str | None:
     return next((kind for kind, holds in kinds.items() if holds), None)
 
 
-def _has_mig_cards(row: Row) -> bool:
+def _hands_out_mig(row: Row) -> bool:
     """Also static MIG, whose devices the vectors add after discovery, and what shares them in time."""
-    own = [device for device in row["devices"] if device.get("mig_mode") or device.get("gi_profiles")]
-    mode = '"operatingmode": "mig"' in (row["config"]["node_config_json"] or "")
-    return bool(own) or mode or bool(row.get("rm_extra_devices")) or "sharing" in row["config"]["device_config"]
+    mode = is_mig_mode(row) and row["op"] != "register"
+    return mode or bool(row.get("rm_extra_devices")) or "sharing" in row["config"]["device_config"]
 
 
 # ---- suspicion ------------------------------------------------------------------------------------------------------

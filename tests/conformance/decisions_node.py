@@ -15,6 +15,9 @@ NODE_SUSPICIONS = (
     "no-memory-size",
     "health-word",
     "no-node-file",
+    "mig-card-left-out",
+    "mig-few-ids",
+    "mig-other-memory",
 )
 
 
@@ -34,8 +37,37 @@ def node_suspicion(row: Row) -> str | None:
         and not settings.get("preConfiguredDeviceMemory"),
         "health-word": any(device.get("health", "Healthy") not in ("Healthy", "Unhealthy") for device in devices),
         "no-node-file": registers and config["node_config_json"] is None,
+        "mig-card-left-out": registers and is_mig_mode(row) and any(not _mig_names(row, card) for card in devices),
+        "mig-few-ids": registers and is_mig_mode(row) and any(_has_few_ids(row, card) for card in devices),
+        "mig-other-memory": registers and any(_is_other(*pair) for card in devices for pair in _mig_names(row, card)),
     }
     return next((kind for kind, holds in kinds.items() if holds), None)
+
+
+def is_mig_mode(row: Row) -> bool:
+    return '"operatingmode": "mig"' in (row["config"]["node_config_json"] or "")
+
+
+def _mig_names(row: Row, card: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Allowed names with the card's profile of as many slices."""
+    allowances = row["config"]["device_config"]["nvidia"].get("migProfileAllowlist") or []
+    names = next((one["profiles"] for one in allowances if any(model in card["name"] for model in one["models"])), [])
+    slices = {str(profile["slice_count"]): profile for profile in card.get("gi_profiles", [])}
+    return [(name, slices[name.partition("g.")[0]]) for name in names if name.partition("g.")[0] in slices]
+
+
+def _has_few_ids(row: Row, card: dict[str, Any]) -> bool:
+    most = max((profile["instance_count"] for _, profile in _mig_names(row, card)), default=0)
+    return bool(row["config"]["device_config"]["nvidia"].get("deviceSplitCount", 10) < most)
+
+
+def _is_other(name: str, profile: dict[str, Any]) -> bool:
+    """A profile with a much different memory, or with media engines."""
+    gigabytes = name.partition("g.")[2].partition("gb")[0]
+    if not gigabytes.isdecimal():
+        return "+" in name
+    wanted = int(gigabytes) * 1024
+    return "+" in name or not wanted / 1.5 <= profile["memory_mb"] <= wanted * 1.5
 
 
 def _to_allocate(pod: dict[str, Any]) -> str:

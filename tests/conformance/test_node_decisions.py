@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -275,3 +276,31 @@ def test_one_odd_value_costs_only_itself(register: ModuleType, odd: str) -> None
     found = register.answer(row(op="register", node_file=file))
 
     assert [device["replicas"] for device in found["kubelet_devices"]] == [3, 3, 3]
+
+
+def mig_row(*names: str, **settings: Any) -> Json:
+    profile = {"profile_id": 0, "slice_count": 1, "instance_count": 7, "sm_count": 14, "memory_mb": 9728,
+               "placements": [{"start": 0, "size": 1}]}  # fmt: skip
+    allowlist = [{"models": ["A100"], "profiles": list(names)}]
+    return row(
+        op="register",
+        devices=[card(0, name="NVIDIA A100-SXM4-80GB", gi_profiles=[profile]), card(1)],
+        settings={"migProfileAllowlist": allowlist, **settings},
+        node_file='{"nodeconfig": [{"name": "node-a", "operatingmode": "mig"}]}',
+    )
+
+
+def test_mig_card_left_out_kubelet_has_it_neither(register: ModuleType) -> None:
+    found = register.answer(mig_row("1g.10gb"))
+
+    assert [device["uuid"] for device in found["kubelet_devices"]] == [CARDS[0]]
+
+
+def test_mig_few_ids_there_is_one_for_each_instance(register: ModuleType) -> None:
+    assert register.answer(mig_row("1g.10gb", deviceSplitCount=4))["kubelet_devices"][0]["replicas"] == 7
+
+
+def test_mig_other_memory_is_another_profile(register: ModuleType) -> None:
+    text = register.answer(mig_row("1g.10gb", "1g.20gb", "1g.10gb+me"))["register_annotation"]
+
+    assert [profile["name"] for found in json.loads(text) for profile in found["migProfiles"]] == ["1g.10gb"]

@@ -65,7 +65,7 @@ class World:
         self.saved = b""
         self.written: dict[str, dict[str, str]] = {}
         self.failed: list[str] = []
-        self.inventory = Inventory(offered=(OfferedCard(card=CARD, minor=0, numa_node=None),))
+        self.inventory = Inventory(offered=(OfferedCard(card=CARD, minor=0, numa_node=None, kubelet_ids=CARD.slots),))
         self.book = HandedOut()
         self.late_binding = LateBinding(
             HandoverPlan(node_name="n1", layout=HostLayout(), limits=LimitPolicy()),

@@ -231,10 +231,11 @@ def _json_mig_profiles(profiles: tuple[MigProfile, ...]) -> str:
 
 
 def _json_mig_profile(profile: MigProfile) -> str:
-    placements = ",".join(f'{{"start":{p.start},"size":{p.size}}}' for p in profile.placements)
+    listed = ",".join(f'{{"start":{p.start},"size":{p.size}}}' for p in profile.placements)
+    placements = f"[{listed}]" if listed else "null"
     return (
         f'{{"name":{go_json.encode_string(profile.name)},"memoryMB":{profile.memory_mib},'
-        f'"core":{profile.cores_percent},"sliceCount":{profile.slice_count},"placements":[{placements}]}}'
+        f'"core":{profile.cores_percent},"sliceCount":{profile.slice_count},"placements":{placements}}}'
     )
 
 

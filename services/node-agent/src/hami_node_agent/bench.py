@@ -141,7 +141,11 @@ def _late_binding(folder: Path, settings: VendorSettings, cards: list[Card], pod
         cdi=cdi,
         files=files,
         own=own,
-        inventory=_View(Inventory(offered=tuple(OfferedCard(card=card, minor=0, numa_node=None) for card in cards))),
+        inventory=_View(
+            Inventory(
+                offered=tuple(OfferedCard(card=card, minor=0, numa_node=None, kubelet_ids=card.slots) for card in cards)
+            )
+        ),
         outcomes=_Silence(),
         metrics=NodeAgentMetrics(CollectorRegistry()),
         new_region_name=lambda: next(regions),

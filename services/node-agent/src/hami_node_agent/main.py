@@ -94,7 +94,7 @@ def inventory(config: ConfigFile = None, sets: Sets = None) -> None:
     try:
         nvidia = _nvidia_settings(settings)
         options = _options(settings, nvidia)
-        facts = asyncio.run(_facts(settings))
+        facts = asyncio.run(_facts(settings, options))
     except (Permanent, HamiError) as error:
         _wrong_use(str(error))
     taken = take_inventory(facts, options)
@@ -103,8 +103,8 @@ def inventory(config: ConfigFile = None, sets: Sets = None) -> None:
         typer.echo(f"hami-node-agent: {problem}", err=True)
 
 
-async def _facts(settings: NodeAgentSettings) -> Sequence[CardFacts]:
-    nvml = Nvml()
+async def _facts(settings: NodeAgentSettings, options: NodeOptions) -> Sequence[CardFacts]:
+    nvml = Nvml(with_mig=options.operating_mode == MIG)
     await nvml.start(find_library(settings.nvml.library_file, settings.nvml.driver_root))
     try:
         return await nvml.facts()
@@ -116,6 +116,8 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     """All objects of the service, and its root tasks."""
     nvidia = _nvidia_settings(settings)
     options = _options(settings, nvidia)
+    if options.operating_mode == MIG:
+        raise Permanent("operatingmode mig: MIG instances cannot be handed out yet; set hami-core")
     for warning in options.warnings:
         log.warning("per-node-configuration", problem=warning)
     node_name, prefix = settings.node.name, settings.events.prefix
@@ -316,10 +318,7 @@ def _options(settings: NodeAgentSettings, nvidia: VendorSettings) -> NodeOptions
     """Raises Permanent or NodeOptionsError."""
     name = settings.node.overrides_file
     text = _text_of("node.overrides_file", name) if name else None
-    options = node_options(nvidia, text, settings.node.name)
-    if options.operating_mode == MIG:
-        raise Permanent("operatingmode mig: MIG instances cannot be handed out yet; set hami-core")
-    return options
+    return node_options(nvidia, text, settings.node.name)
 
 
 def _text_of(setting: str, name: str) -> str:

@@ -84,6 +84,9 @@ class Cards:
                 self._critical(event)
 
     def _critical(self, event: CriticalEvent) -> None:
+        if event.mig_device:
+            log.warning("xid-of-unknown-mig-device", mig_device=event.mig_device, xid=event.xid)
+            return
         # A fault without a card may be any card's: fail closed, the probes bring the others back.
         ids = [event.uuid] if event.uuid is not None else list(self._facts)
         changes = [self._book.critical_event(CardId(card_id), event.xid) for card_id in ids]

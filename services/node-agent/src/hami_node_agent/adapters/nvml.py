@@ -16,6 +16,8 @@ import pynvml
 from hami_chassis.errors import Permanent
 from hami_chassis.log import get_logger
 
+from hami_node_agent.adapters.nvml_mig import instance_profiles, parent_uuid
+from hami_node_agent.core import mig_uuid
 from hami_node_agent.core.inventory import CardFacts
 
 log = get_logger("nvml")
@@ -40,10 +42,12 @@ class DriverError(Permanent):
 
 
 class CriticalEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An XID. `uuid` is None where the driver does not say which card it is about."""
+    """An XID. `uuid` is the card's, and None where the driver does not say which card it is about."""
 
     uuid: str | None
     xid: int
+    mig_device: str = ""
+    """A MIG device whose card cannot be found out: that says nothing of any card."""
 
 
 def find_library(library_file: str, driver_root: str) -> str:
@@ -61,10 +65,12 @@ def find_library(library_file: str, driver_root: str) -> str:
 class Nvml:
     """All calls go through one thread, except the waiting for events, which has its own."""
 
-    def __init__(self, *, sysfs: Path = Path("/sys")) -> None:
+    def __init__(self, *, sysfs: Path = Path("/sys"), with_mig: bool = False) -> None:
+        """`with_mig`: also ask which MIG instances each card can hold."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
         self._events_thread = ThreadPoolExecutor(1, thread_name_prefix="nvml-events")
         self._sysfs = sysfs
+        self._with_mig = with_mig
         self._event_set: Any = None
         self._watched: dict[int | None, str] = {}
         """UUIDs by handle: a card that fell off the bus no longer tells its own."""
@@ -112,6 +118,7 @@ class Nvml:
             memory_fault=fault,
             numa_text=self._numa_text(handle, bus_id),
             pci_bus_id=bus_id,
+            mig_profiles=instance_profiles(handle) if self._with_mig else (),
         )
 
     def _numa_text(self, handle: object, bus_id: str) -> str | None:
@@ -171,7 +178,21 @@ class Nvml:
             raise DriverError(f"waiting for faults of cards failed: {error}") from error
         if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return None
-        return CriticalEvent(uuid=self._watched.get(_address(event.device)), xid=int(event.eventData))
+        watched = self._watched.get(_address(event.device))
+        return attributed(watched or _uuid_of(event.device), int(event.eventData), parent_uuid)
+
+
+def attributed(uuid: str | None, xid: int, parent_of: Callable[[str], str | None]) -> CriticalEvent:
+    """The event of a card, or of one of its MIG devices, whose card is found by its name or by asking the driver."""
+    card = None if uuid is None else mig_uuid.card_of(uuid, parent_of)
+    return CriticalEvent(uuid=card, xid=xid, mig_device=uuid if uuid is not None and card is None else "")
+
+
+def _uuid_of(handle: object) -> str | None:
+    try:
+        return _text(pynvml.nvmlDeviceGetUUID(handle))
+    except pynvml.NVMLError:
+        return None
 
 
 def _load(library: str) -> None:

@@ -10,7 +10,8 @@ import msgspec
 from hami_model.cards import Card
 from hami_model.ids import CardId
 
-from hami_node_agent.core.node_options import NodeOptions
+from hami_node_agent.core.mig_profiles import InstanceProfile, ProfileOffer, profiles_to_offer
+from hami_node_agent.core.node_options import MIG, NodeOptions
 
 _MIB: Final = 1024 * 1024
 _INT32_MAX: Final = 2**31 - 1
@@ -37,6 +38,8 @@ class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
     numa_text: str | None = None
     """Content of the kernel's numa_node file; None where there is none."""
     pci_bus_id: str = ""
+    mig_profiles: tuple[InstanceProfile, ...] = ()
+    """What MIG instances its driver can make; none where it has no MIG."""
 
 
 class OfferedCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +50,8 @@ class OfferedCard(msgspec.Struct, frozen=True, kw_only=True):
     minor: int
     numa_node: int | None
     """None where it is not known."""
+    kubelet_ids: int
+    """How many ids kubelet has for it: at least one for each share."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,19 +101,26 @@ def take_inventory(
         memory_mib = _memory_mib(fact, options, problems)
         if memory_mib is None:
             continue
+        mig = _mig_offer(fact, options, problems) if options.operating_mode == MIG else None
+        if mig is not None and not mig.profiles:
+            continue
         numa_node = _numa_node(fact, problems)
+        slots = options.split_count if mig is None else mig.slots
         card = Card(
             id=CardId(fact.uuid),
             index=fact.index,
-            slots=options.split_count,
+            slots=slots,
             memory_mib=memory_mib,
-            cores_percent=min(_truncated(options.core_scaling * 100), _INT32_MAX),
+            cores_percent=100 if mig is not None else min(_truncated(options.core_scaling * 100), _INT32_MAX),
             model=fact.name if fact.name.startswith(_BRAND) else f"{_BRAND}-{fact.name}",
             numa=numa_node or 0,
             mode=options.operating_mode,
             healthy=CardId(fact.uuid) not in unhealthy,
+            mig_profiles=() if mig is None else mig.profiles,
         )
-        offered.append(OfferedCard(card=card, minor=fact.minor, numa_node=numa_node))
+        offered.append(
+            OfferedCard(card=card, minor=fact.minor, numa_node=numa_node, kubelet_ids=max(slots, options.split_count))
+        )
     return Inventory(offered=tuple(offered), problems=tuple(problems))
 
 
@@ -121,7 +133,7 @@ def annotation_to_write(current: str | None, wanted: str, *, has_cards: bool) ->
 
 
 def kubelet_devices(inventory: Inventory, *, numa_topology: bool) -> tuple[KubeletDevice, ...]:
-    """One id a slot, `<card>-<number>`. NUMA nodes only where kubelet's choice of an id decides about the card."""
+    """Ids `<card>-<number>`. NUMA nodes only where kubelet's choice of an id decides about the card."""
     return tuple(
         KubeletDevice(
             id=f"{offered.card.id}-{slot}",
@@ -129,7 +141,7 @@ def kubelet_devices(inventory: Inventory, *, numa_topology: bool) -> tuple[Kubel
             numa_node=offered.numa_node if numa_topology else None,
         )
         for offered in inventory.offered
-        for slot in range(offered.card.slots)
+        for slot in range(offered.kubelet_ids)
     )
 
 
@@ -160,7 +172,8 @@ def _memory_mib(fact: CardFacts, options: NodeOptions, problems: list[str]) -> i
             "set preConfiguredDeviceMemory in the device configuration"
         )
         return None
-    scaled = whole if options.memory_scaling == 1 else _truncated(whole * options.memory_scaling)
+    unscaled = options.memory_scaling == 1 or options.operating_mode == MIG  # instances have the memory they have
+    scaled = whole if unscaled else _truncated(whole * options.memory_scaling)
     if scaled > _INT32_MAX:
         problems.append(
             f"card {fact.uuid} is not offered: {whole} MiB times deviceMemoryScaling {options.memory_scaling} "
@@ -168,6 +181,15 @@ def _memory_mib(fact: CardFacts, options: NodeOptions, problems: list[str]) -> i
         )
         return None
     return scaled
+
+
+def _mig_offer(fact: CardFacts, options: NodeOptions, problems: list[str]) -> ProfileOffer:
+    offer = profiles_to_offer(fact.mig_profiles, fact.name, options.mig_allowances)
+    state = "" if offer.profiles else " is not offered"
+    problems += [f"card {fact.uuid}{state}: {problem}" for problem in offer.problems]
+    if not offer.profiles and not offer.problems:
+        problems.append(f"card {fact.uuid} is not offered: migProfileAllowlist allows its model no profile")
+    return offer
 
 
 def _truncated(product: float) -> int:

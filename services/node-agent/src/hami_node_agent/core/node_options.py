@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 from hami_model import go_json
-from hami_model.device_config import VendorSettings
+from hami_model.device_config import MigAllowance, VendorSettings
 from hami_model.errors import MalformedError
 
 HAMI_CORE: Final = "hami-core"
@@ -40,6 +40,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     hidden_indexes: frozenset[int] = frozenset()
     honour_kubelet_choice: bool = False
     """Asked for in HAMi's file; the annotated cards are used all the same, and kubelet is told to choose them."""
+    mig_allowances: tuple[MigAllowance, ...] = ()
+    """Profiles of MIG instances by the cards' models; for operating mode `mig`."""
     warnings: tuple[str, ...] = ()
 
 
@@ -57,6 +59,7 @@ def node_options(settings: VendorSettings, per_node_text: str | None, node_name:
         library_log_level=settings.library_log_level,
         numa_topology=settings.numa_topology,
         disable_core_limit=settings.disable_core_limit,
+        mig_allowances=settings.mig_allowances,
     )
     if per_node_text is None:
         return options
