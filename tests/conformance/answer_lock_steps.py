@@ -66,7 +66,7 @@ def _owner(standing: str | None) -> str | None:
 
 def _asks(settings: VendorSettings, name: str) -> bool:
     """Only a pod that asks for cards comes to the lock at all."""
-    limits = {settings.resources.count: "1"} if name in ASKING else {}
+    limits: dict[str, str | int | float] = {settings.resources.count: "1"} if name in ASKING else {}
     pod = kube.Pod(
         metadata=kube.Metadata(name=name, namespace=NAMESPACE, uid=name),
         spec=kube.PodSpec(containers=[kube.Container(name="c0", resources=kube.Resources(limits=limits))]),
