@@ -67,7 +67,11 @@ impl Cluster {
         let scores = PairScores::new(&ids, scores);
         let known = self.nodes.find(name);
         if let Some(place) = known.filter(|place| self.nodes[*place].is_registered_as(specs, &self.kinds)) {
-            self.nodes[place].pair_scores = scores;
+            if self.nodes[place].pair_scores != scores {
+                self.nodes[place].pair_scores = scores;
+                // What is kept about the node under `fgd` followed from the old scores.
+                self.nodes.refresh(place);
+            }
             return Ok(());
         }
         let mut kinds = Vec::with_capacity(specs.len());

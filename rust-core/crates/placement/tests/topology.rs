@@ -2,7 +2,7 @@
 
 mod support;
 
-use placement::{CardScores, CardSpec, Cluster, MigPlacement, MigProfile, Note};
+use placement::{CardScores, CardSpec, Cluster, HostAmount, MigPlacement, MigProfile, Note, WorkloadShape};
 use support::{ask, card, cards, cards_of, charge, container, node_of, pod, reserve, VENDOR};
 
 /// Both directions of each pair.
@@ -129,6 +129,32 @@ fn scores_change_without_the_cards_and_go_when_they_are_not_given_again() {
     cluster.set_node("a", &specs).unwrap();
     assert_eq!(cards_of(&reserve(&mut cluster, &two)), ["a-2", "a-1"]);
     assert_eq!(cluster.node_pair_scores("a"), []);
+}
+
+#[test]
+fn under_fgd_new_scores_count_at_once() {
+    let least_connected = |node: &str, number: usize| {
+        let id = |card: usize| format!("{node}-{card}");
+        let score = |card: usize, peer: usize| if card == number || peer == number { 1 } else { 100 };
+        let row = |card: usize| {
+            let peers = (0..3).filter(|peer| *peer != card);
+            (id(card), peers.map(|peer| (id(peer), score(card, peer))).collect())
+        };
+        (0..3).map(row).collect::<Vec<CardScores>>()
+    };
+    let half = pod("p", vec![ask(1, 5000, 40)]).with_policies("fgd", "topology-aware", false);
+    let mut cluster = support::cluster(&[("a", cards("a", 3)), ("b", cards("b", 3))]);
+    for (node, used) in [("a", "a-0"), ("b", "b-0")] {
+        charge(&mut cluster, node, node, used, 4000, 40);
+        cluster.set_node_with_pair_scores(node, &cards(node, 3), &least_connected(node, 0)).unwrap();
+    }
+    let expects =
+        |memory_mib| WorkloadShape::new(1, Some(ask(1, memory_mib, 0)), None, HostAmount::default()).unwrap();
+    cluster.set_workload(Some(vec![expects(5000), expects(10000)]));
+    assert_eq!(node_of(&cluster.what_if(&half, placement::Candidates::All)), Some("a"));
+    // On a the pod would now break into a free card; on b it still goes to the used one.
+    cluster.set_node_with_pair_scores("a", &cards("a", 3), &least_connected("a", 1)).unwrap();
+    assert_eq!(node_of(&cluster.what_if(&half, placement::Candidates::All)), Some("b"));
 }
 
 /// Five cards: a-0 and a-1 on NUMA node 0, a-2 to a-4 on NUMA node 1, which is seen first.
