@@ -43,6 +43,8 @@ def test_lists_are_read_plain_and_compressed_with_or_without_late_columns() -> N
         ("openb_pod_list_bad.csv", "cpu_milli,memory_mib,num_gpu,gpu_milli\nx,1,1,1\n", "line 2: cpu_milli is 'x'"),
         ("openb_pod_list_bad.csv", "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,1,1001\n", "gpu_milli is 1001"),
         ("openb_pod_list_bad.csv", "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,-1,10\n", "num_gpu is -1"),
+        ("openb_pod_list_bad.csv", "cpu_milli,memory_mib,num_gpu,gpu_milli\ninf,1,1,10\n", "cpu_milli is 'inf'"),
+        ("openb_pod_list_bad.csv", "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,1e12,10\n", "num_gpu is 1e12"),
         ("openb_pod_list_bad.csv", "cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,0,0\n", "no pod asks for a card"),
         ("openb_pod_list_bad.csv.xz", "not compressed", "cannot be read"),
         ("openb_pod_list_other.csv", "", "has no openb_pod_list_bad.csv or"),
@@ -53,6 +55,21 @@ def test_what_is_wrong_with_a_trace_is_said(tmp_path: Path, name: str, text: str
     nodes = str(TRACE / "openb_node_list_gpu_node.csv")
     with pytest.raises(TraceError, match=problem):
         read_trace(tmp_path, "bad", nodes)
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ("a,1,1,2\na,1,1,2\n", "lists node 'a' more than once"),
+        ("a,1,1,70000\n", "gpu is 70000"),
+        ("a,1,99999999999999999999,2\n", "memory_mib is 99999999999999999999"),
+    ],
+)
+def test_a_bad_node_list_is_told_with_its_place(tmp_path: Path, rows: str, problem: str) -> None:
+    (tmp_path / "openb_node_list_bad.csv").write_text(f"sn,cpu_milli,memory_mib,gpu\n{rows}")
+    (tmp_path / "openb_pod_list_some.csv").write_text("cpu_milli,memory_mib,num_gpu,gpu_milli\n1,1,1,500\n")
+    with pytest.raises(TraceError, match=problem):
+        read_trace(tmp_path, "some", "bad")
 
 
 def test_all_pods_of_the_list_arrive_before_any_is_drawn_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import lzma
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import msgspec
 POD_LIST = "openb_pod_list_"
 NODE_LIST = "openb_node_list_"
 PUBLISHED = "fgd_paper_allocated"
+LARGEST = 2**31 - 1
+MOST_CARDS = 4096  # of one node
 SUFFIXES = (".csv", ".csv.xz")
 
 
@@ -86,6 +89,10 @@ def read_trace(directory: Path, given: str, nodes: str) -> Trace:
         nodes=tuple(_node(row) for row in _rows(nodes_file, ("sn", "cpu_milli", "memory_mib", "gpu"))),
         pods=tuple(_pod(row) for row in _rows(pods_file, ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli"))),
     )
+    names = Counter(node.name for node in trace.nodes)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        raise TraceError(f"{nodes_file} lists node {twice[0]!r} more than once")
     if trace.capacity_gpu_milli == 0:
         raise TraceError(f"{nodes_file} lists no cards")
     if not any(pod.total_gpu_milli for pod in trace.pods):
@@ -117,10 +124,12 @@ class _Row(msgspec.Struct, frozen=True):
         text = self.text(column)
         try:
             number = int(float(text)) if text else 0
-        except ValueError:
+        except (ValueError, OverflowError):
             raise TraceError(f"{self.place}: {column} is {text!r}; it must be a number") from None
         if number < 0:
             raise TraceError(f"{self.place}: {column} is {number}; it must not be negative")
+        if number > LARGEST:
+            raise TraceError(f"{self.place}: {column} is {text}; it must not be above {LARGEST}")
         return number
 
     def curve(self) -> list[float]:
@@ -148,6 +157,8 @@ def _rows(file: Path, needed: tuple[str, ...]) -> Iterator[_Row]:
 
 
 def _node(row: _Row) -> TraceNode:
+    if row.number("gpu") > MOST_CARDS:
+        raise TraceError(f"{row.place}: gpu is {row.text('gpu')}; a node has at most {MOST_CARDS} cards")
     return TraceNode(
         name=row.text("sn"),
         cpu_milli=row.number("cpu_milli"),
