@@ -4,6 +4,7 @@ import pytest
 from hami_model import pair_scores, register, vendors
 from hami_model.cards import Card, MigPlacement, MigProfile
 from hami_model.errors import MalformedAnnotation, MalformedError
+from hami_model.ids import CardId
 from hami_model.vendors import VendorDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,10 +118,11 @@ def test_one_bad_segment_makes_the_delimited_form_unreadable(text: str) -> None:
 
 
 WORDS = st.text(st.characters(exclude_characters=",:", exclude_categories=["Cs"]), min_size=1)
+IDS = WORDS.filter(lambda word: word == word.strip() and ";" not in word)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 CARDS = st.builds(
     Card,
-    id=WORDS,
+    id=IDS.map(CardId),
     index=st.integers(0, 64),
     slots=INT32,
     memory_mib=INT32,
@@ -200,3 +202,11 @@ def test_arbitrary_pair_scores_are_read_or_refused(text: str) -> None:
         pair_scores.decode(text)
     except MalformedError:
         return
+
+
+@pytest.mark.parametrize("card_id", ["a:b", "a,b", "a;b", " a", "a "])
+def test_a_card_that_no_device_annotation_can_name_takes_no_new_pods(card_id: str) -> None:
+    found = register.read(NVIDIA, register.encode(NVIDIA, [Card(id=CardId(card_id), healthy=True), FULL]))
+    assert [(card.id, card.healthy) for card in found.cards] == [(card_id, False), ("GPU-1", True)]
+    assert len(found.problems) == 1
+    assert repr(card_id) in found.problems[0]

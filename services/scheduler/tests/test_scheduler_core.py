@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from hami_model import device_config, events, keys, kube, requests
+from hami_model import device_config, events, keys, kube, register, requests
 from hami_model.errors import InvalidRequestError
 from hami_model.ids import AllocationId
 from hami_model.lifecycle import ExpiryCause
+from hami_model.vendors import vendor
 from hami_scheduler.core import binding, extender, rejections
 from hami_scheduler.core.announcements import Announcements
 from hami_scheduler.core.catch_up import missing_events
@@ -18,6 +19,7 @@ from hami_scheduler.core.extender import filter_result
 from hami_scheduler.core.filter import FilterAnswer, filter_pod
 from hami_scheduler.core.ledger import RESERVATION_LIFETIME, Ledger
 from hami_scheduler.core.reduction import Reduction
+from hami_scheduler.core.simulation import ClusterMaker
 from hami_scheduler.core.waking import RejectedPod, pods_to_wake
 from scheduler_builders import ALLOCATED_KEY, NVIDIA, Json, card, container, limits, node, pod, quota
 
@@ -72,6 +74,21 @@ def bound(document: Json, text: str = "n1-0,NVIDIA,8000,0:;") -> Json:
 
 
 # ---- the ledger --------------------------------------------------------------------------------------------------
+
+
+def test_an_id_that_two_families_offer_is_one_card_that_takes_no_new_pods(ledger: Ledger) -> None:
+    """Whose card a pod holds would not be told apart; one node must not stop the informer either."""
+    dcu = vendor("DCU")
+    document = node("n1", [card("same"), card("own")])
+    offered = register.encode(dcu, [card("same", model="DCU"), card("dcu", model="DCU")])
+    document["metadata"]["annotations"][dcu.register_key] = offered
+    document["status"]["allocatable"]["hygon.com/dcunum"] = "20"
+    change = ledger.upsert_node(as_node(document, 2), NOW)
+    assert "'same'" in change.problems["NVIDIA"]
+    healthy = {found.card_id: found.healthy for found in ledger.cluster.node_cards("n1")}
+    assert healthy == {"same": False, "dcu": True, "own": True}
+    simulated = ClusterMaker(ledger.config, {}).cluster([as_node(document)])
+    assert {found.card_id: found.healthy for found in simulated.node_cards("n1")} == healthy
 
 
 @pytest.mark.case("ANN-01")

@@ -1,8 +1,9 @@
 """A node's register annotation: the cards it offers, in one of two written forms.
 
 What is decided where a text is readable but contradicts itself, card by card: an id named twice stays in the inventory
-as unhealthy (its usage is kept, nothing new goes there); an element that is null names no card and is left out. Both
-are problems that the reader reports. Any other fault makes the whole annotation unreadable.
+as unhealthy (its usage is kept, nothing new goes there), and so does one that no pod's annotation can name; an element
+that is null names no card and is left out. All are problems that the reader reports. Any other fault makes the whole
+annotation unreadable.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ Handoff = Literal["lock", "late-binding"]
 
 HANDOFF_FIELD: Final = "handoff"
 """Field of each card that says the hand-off; left out where it is `lock`."""
+_ID_MARKS: Final = ",:;"
+"""They part the fields of a device annotation."""
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
 
@@ -54,7 +57,8 @@ def read(descriptor: VendorDescriptor, text: str) -> Registration:
             cards, handoff, problems = list(decode_delimited(text)), "lock", []
     except MalformedError as error:
         raise MalformedAnnotation(descriptor.register_key, str(error)) from error
-    unique, duplicated = _without_duplicates([_with_possible_profiles(card, problems) for card in cards])
+    possible = [_with_possible_profiles(card, problems) for card in cards]
+    unique, duplicated = _without_duplicates([_with_writable_id(card, problems) for card in possible])
     problems += [f"card {card_id!r} is listed more than once and takes no new pods" for card_id in duplicated]
     return Registration(cards=unique, handoff=handoff, problems=tuple(problems))
 
@@ -71,6 +75,14 @@ def _with_possible_profiles(card: Card, problems: list[str]) -> Card:
             problems.append(f"card {card.id!r}: MIG profile {profile.name!r} lists places that no card has")
         kept.append(msgspec.structs.replace(profile, placements=possible))
     return card if tuple(kept) == card.mig_profiles else msgspec.structs.replace(card, mig_profiles=tuple(kept))
+
+
+def _with_writable_id(card: Card, problems: list[str]) -> Card:
+    """Unhealthy where the device annotation of a pod could not name it: what the pod holds would not be seen again."""
+    if card.id == card.id.strip() and not any(mark in card.id for mark in _ID_MARKS):
+        return card
+    problems.append(f"card {card.id!r}: an id has no spaces around it and none of {_ID_MARKS}; it takes no new pods")
+    return msgspec.structs.replace(card, healthy=False)
 
 
 def decode(descriptor: VendorDescriptor, text: str) -> tuple[Card, ...]:

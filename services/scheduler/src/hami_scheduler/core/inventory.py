@@ -7,6 +7,7 @@ that is removed takes them out. A pair-score annotation counts as it stands: one
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 import msgspec
@@ -15,6 +16,7 @@ from hami_model.cards import Card
 from hami_model.device_config import VendorSettings
 from hami_model.errors import MalformedAnnotation
 from hami_model.ids import CardId
+from hami_model.vendors import VendorDescriptor
 
 
 class VendorView(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +124,26 @@ def in_mode(cards: tuple[Card, ...], mode: str | None) -> tuple[Card, ...]:
     if mode is None:
         return cards
     return tuple(card if card.mode == mode else msgspec.structs.replace(card, mode=mode) for card in cards)
+
+
+def without_shared_ids(
+    found: Iterable[tuple[VendorDescriptor, Card]],
+) -> tuple[list[tuple[VendorDescriptor, Card]], dict[str, list[CardId]]]:
+    """The cards of one node, each id once, and by family the ids that another family before it offers too.
+
+    As within one annotation: such a card stays in the inventory as unhealthy (its usage is kept, nothing new goes
+    there).
+    """
+    unique: dict[CardId, tuple[VendorDescriptor, Card]] = {}
+    shared: dict[str, list[CardId]] = {}
+    for descriptor, card in found:
+        if card.id not in unique:
+            unique[card.id] = (descriptor, card)
+            continue
+        shared.setdefault(descriptor.word, []).append(card.id)
+        first, offered = unique[card.id]
+        unique[card.id] = (first, msgspec.structs.replace(offered, healthy=False))
+    return list(unique.values()), shared
 
 
 def _count(text: str | None) -> int:

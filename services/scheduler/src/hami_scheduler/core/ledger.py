@@ -19,7 +19,7 @@ from typing import Final
 import hami_engine as engine
 from hami_model import cards, keys, kube, quota, requests
 from hami_model.device_config import DeviceConfig
-from hami_model.ids import AllocationId
+from hami_model.ids import AllocationId, CardId
 from hami_model.lifecycle import ExpiryCause
 from hami_model.requests import PodRequest, Policies
 
@@ -83,19 +83,23 @@ class Ledger:
         self._nodes[node.name] = node
         changed = self._forget_old_health(node) or changed
         if changed:
-            self._register(node)
+            for word, card_ids in self._register(node).items():
+                twice = f"cards {', '.join(map(repr, card_ids))} are listed by another family too and take no new pods"
+                problems[word] = "; ".join(filter(None, (problems.get(word), twice)))
         return NodeChange(problems=problems, capacity_changed=changed, stamps=stamps)
 
-    def _register(self, node: kube.Node) -> None:
+    def _register(self, node: kube.Node) -> dict[str, list[CardId]]:
+        """Returns by family the ids that another one offers too."""
         cordoned = inventory.cordoned(node.annotations.get(keys.CARD_CORDON))
-        found = [
-            engine_values.card(settings.vendor, card, cordoned=card.id in cordoned)
+        offered, shared = inventory.without_shared_ids(
+            (settings.vendor, card)
             for settings in self.config.vendors
             for card in self.view(node.name, settings.vendor.word).cards or ()
-        ]
+        )
+        found = [engine_values.card(descriptor, card, cordoned=card.id in cordoned) for descriptor, card in offered]
         if not found:
             self.cluster.remove_node(node.name)
-            return
+            return shared
         scores: dict[str, dict[str, int]] = {
             card_id: peers
             for settings in self.config.vendors
@@ -105,6 +109,7 @@ class Ledger:
         for (name, card_id), (healthy, _) in self._health_overrides.items():
             if name == node.name:
                 self.cluster.set_card_health(name, card_id, healthy)
+        return shared
 
     def remove_node(self, name: str) -> bool:
         """Forgets a node. Bookings of its pods stay until the pods are gone. True when it was known."""

@@ -14,9 +14,11 @@ from typing import Final
 import hami_engine as engine
 import msgspec
 from hami_model import keys, kube, pair_scores, quota, register, requests
+from hami_model.cards import Card
 from hami_model.device_config import DeviceConfig
 from hami_model.errors import InvalidRequestError, MalformedAnnotation
 from hami_model.requests import PodRequest
+from hami_model.vendors import VendorDescriptor
 
 from hami_scheduler.core import engine_values, inventory
 from hami_scheduler.core.ledger import Ledger
@@ -50,6 +52,13 @@ class _Quota(msgspec.Struct, frozen=True):
     reservation: Reservation | None
 
 
+class _Offer(msgspec.Struct, frozen=True):
+    """Cards of one annotation, as read and as the engine takes them."""
+
+    cards: tuple[Card, ...] = ()
+    engine_cards: tuple[engine.Card, ...] = ()
+
+
 class ClusterMaker:
     """Makes clusters of Node objects alone, each to be decided on once.
 
@@ -76,21 +85,28 @@ class ClusterMaker:
 
     def _cards(self, node: kube.Node) -> list[engine.Card]:
         cordoned = inventory.cordoned(node.annotations.get(keys.CARD_CORDON))
-        found: list[engine.Card] = []
+        found: list[tuple[VendorDescriptor, _Offer]] = []
         for position, settings in enumerate(self._config.vendors):
             text = node.annotations.get(settings.vendor.register_key)
             if text is not None:
-                found += self._read(position, text, cordoned, inventory.shared_mode(node, settings))
-        return found
+                offer = self._read(position, text, cordoned, inventory.shared_mode(node, settings))
+                found.append((settings.vendor, offer))
+        if len(found) > 1:
+            offered = [(descriptor, card) for descriptor, offer in found for card in offer.cards]
+            unique, shared = inventory.without_shared_ids(offered)
+            if shared:
+                return [engine_values.card(family, card, cordoned=card.id in cordoned) for family, card in unique]
+        return [card for _, offer in found for card in offer.engine_cards]
 
-    def _decoded(self, vendor: int, text: str, cordoned: frozenset[str], mode: str | None) -> tuple[engine.Card, ...]:
+    def _decoded(self, vendor: int, text: str, cordoned: frozenset[str], mode: str | None) -> _Offer:
         descriptor = self._config.vendors[vendor].vendor
         try:
-            cards = register.decode(descriptor, text)
+            found = register.decode(descriptor, text)
         except MalformedAnnotation:
-            return ()
-        in_mode = inventory.in_mode(cards, mode)
-        return tuple(engine_values.card(descriptor, card, cordoned=card.id in cordoned) for card in in_mode)
+            return _Offer()
+        in_mode = inventory.in_mode(found, mode)
+        ready = tuple(engine_values.card(descriptor, card, cordoned=card.id in cordoned) for card in in_mode)
+        return _Offer(in_mode, ready)
 
     def _pair_scores(self, node: kube.Node) -> dict[str, dict[str, int]]:
         found: dict[str, dict[str, int]] = {}
