@@ -161,6 +161,13 @@ static void read_cards(struct faults *f, const struct sim_json *document, struct
     }
 }
 
+static void read_links(struct faults *f, const struct sim_json *document, struct sim_description *d) {
+    unsigned element = 0;
+    const char *problem = sim_links_read(document, d->card_count, &d->links, &element);
+    if (problem != NULL)
+        fault(f, "links[%u]: %s", element, problem);
+}
+
 static void read_versions(struct faults *f, const struct sim_json *document, struct sim_description *d) {
     char text[SIM_TEXT] = "";
     char rest = 0;
@@ -209,6 +216,7 @@ enum sim_load sim_description_load(struct sim_description *d, char *reason, unsi
     } else {
         read_versions(&faults, document, d);
         read_cards(&faults, document, d);
+        read_links(&faults, document, d);
         choose_state_directory(&faults, document, path, d);
     }
     sim_json_free(document);

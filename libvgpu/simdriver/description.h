@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "links.h"
+
 #define SIM_MAX_CARDS 16
 #define SIM_TEXT 96
 
@@ -35,7 +37,9 @@ struct sim_description {
     char state_directory[4096];
     unsigned card_count;
     struct sim_card cards[SIM_MAX_CARDS];
+    struct sim_links links;
 };
+_Static_assert(SIM_LINKED_CARDS == SIM_MAX_CARDS, "every card can be linked");
 
 enum sim_load { SIM_LOAD_OK, SIM_LOAD_NO_DRIVER, SIM_LOAD_INVALID };
 

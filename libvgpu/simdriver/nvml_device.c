@@ -5,8 +5,7 @@
 
 #include "nvml.h"
 
-/* NVML_* values of the topology level, brand and architecture enumerations. */
-enum { LEVEL_INTERNAL = 0, LEVEL_NODE = 40, LEVEL_SYSTEM = 50 };
+/* NVML_* values of the brand and architecture enumerations. */
 enum { BRAND_TESLA = 2, BRAND_NVIDIA = 14 };
 
 static nvmlReturn_t put(nvmlDevice_t device, unsigned *out, unsigned value) {
@@ -234,17 +233,6 @@ SIM_API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigne
 
 SIM_API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *isMig) {
     return put(device, isMig, 0);
-}
-
-SIM_API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevice_t device2,
-                                                         unsigned int *level) {
-    nvmlReturn_t result = sim_nvml_device(device1);
-    if (result == NVML_SUCCESS)
-        result = sim_nvml_device(device2);
-    if (result != NVML_SUCCESS)
-        return result;
-    bool same_node = sim_nvml_card(device1)->numa_node == sim_nvml_card(device2)->numa_node;
-    return put(device1, level, device1 == device2 ? LEVEL_INTERNAL : same_node ? LEVEL_NODE : LEVEL_SYSTEM);
 }
 
 SIM_API nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t device1, nvmlDevice_t device2, int *same) {

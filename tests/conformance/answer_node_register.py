@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hami_model import device_config, register, vendors
+from hami_model import device_config, pair_scores, register, vendors
 from hami_model.cards import MigPlacement
 from hami_model.device_config import VendorSettings
 from hami_model.errors import HamiError
@@ -19,9 +19,11 @@ from hami_node_agent.core.inventory import (
 )
 from hami_node_agent.core.mig_profiles import InstanceProfile
 from hami_node_agent.core.node_options import NodeOptions, node_options
+from hami_node_agent.core.topology import CardLinks, CommonAncestor, ScoredPairs, Topology, score_pairs
 from vectors import Row
 
 NVIDIA = vendors.vendor(vendors.NVIDIA)
+_ANCESTORS = {"HOSTBRIDGE": "HOST_BRIDGE", "CPU": "NODE"}
 
 
 def settings_of(row: Row) -> VendorSettings:
@@ -82,15 +84,19 @@ def _answer(row: Row) -> dict[str, Any]:
     inventory = inventory_of(row)
     annotations: dict[str, str] | None = None if row["node"] is None else dict(row["node"]["annotations"] or {})
     text = register.encode(NVIDIA, inventory.cards)
+    scored = _scored(row, inventory)
     passes = []
     for _ in range(row["passes"] if inventory.cards else 0):
         if annotations is None:
             passes.append({"changed": False, "error": "the node does not exist"})
             continue
-        wanted = annotation_to_write(annotations.get(NVIDIA.register_key), text, has_cards=bool(inventory.cards))
-        if wanted is not None:
-            annotations[NVIDIA.register_key] = wanted
-        passes.append({"changed": wanted is not None, "error": None})
+        texts = {NVIDIA.register_key: text}
+        if scored is not None:
+            texts[NVIDIA.pair_scores_key] = pair_scores.encode(scored.elements)
+        found = {key: annotation_to_write(annotations.get(key), told, has_cards=True) for key, told in texts.items()}
+        wanted = {key: told for key, told in found.items() if told is not None}
+        annotations |= wanted
+        passes.append({"changed": bool(wanted), "error": None})
     shown = annotations or {}
     return {
         "passes": passes,
@@ -101,8 +107,44 @@ def _answer(row: Row) -> dict[str, Any]:
             key: value for key, value in shown.items() if key not in (NVIDIA.register_key, NVIDIA.pair_scores_key)
         },
         "kubelet_devices": _kubelet(row, inventory),
-        "events": [],
+        "events": [{"type": "Warning", "reason": "AsymmetricGPUP2PLink"}] if scored and scored.asymmetric else [],
     }
+
+
+def _scored(row: Row, inventory: Inventory) -> ScoredPairs | None:
+    if row["config"]["env"].get("ENABLE_TOPOLOGY_SCORE") != "true":
+        return None
+    return score_pairs(_topology(row["devices"]), [card.id for card in inventory.cards])
+
+
+def _topology(devices: list[Row]) -> Topology:
+    """As the adapter reads it: no such link, or no such property, counts nothing; another fault costs the card."""
+    by_index = {str(device["index"]): device["uuid"] for device in devices}
+    return Topology(
+        links={device["uuid"]: links for device in devices if (links := _links(device)) is not None},
+        ancestors={
+            (device["uuid"], by_index[peer]): CommonAncestor[_ANCESTORS.get(level, level)]
+            for device in devices
+            for peer, level in (device.get("topology") or {}).items()
+        },
+    )
+
+
+def _links(device: Row) -> CardLinks | None:
+    enabled = [link for link in device.get("nvlinks") or [] if link["enabled"] and not link.get("state_query")]
+    if any(_is_unreadable(link) for link in device.get("nvlinks") or []):
+        return None
+    return CardLinks(
+        pci_bus_id=device["bus_id"],
+        remote_bus_ids=tuple(link["remote_bus_id"] for link in enabled if not link.get("pci_query")),
+        to_switches=sum(link["remote_type"] == "SWITCH" and not link.get("type_query") for link in enabled),
+    )
+
+
+def _is_unreadable(link: Row) -> bool:
+    """Whether a query of a link goes wrong otherwise than by there being nothing to ask."""
+    answers = {link.get(query) for query in ("state_query", "pci_query", "type_query")}
+    return bool(answers - {None, "SUCCESS", "NOT_SUPPORTED", "INVALID_ARGUMENT"})
 
 
 def _kubelet(row: Row, inventory: Inventory) -> list[dict[str, Any]]:

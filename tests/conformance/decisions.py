@@ -44,7 +44,6 @@ DEFERRALS = (
     "IMEX channels",
     "GDS, GDRCopy and MOFED devices",
     "another hook path",
-    "pair scores of cards",
     *MONITOR_DEFERRALS,
 )
 
@@ -75,7 +74,6 @@ def _node_deferral(row: Row) -> str | None:
         "IMEX channels": "imex" in asked,
         "GDS, GDRCopy and MOFED devices": any(word in asked for word in ("gds", "gdrcopy", "mofed")),
         "another hook path": config["env"].get("HOOK_PATH", "").endswith("/"),
-        "pair scores of cards": "enable_topology_score=true" in asked,
     }
     return next((kind for kind, holds in kinds.items() if holds), None)
 

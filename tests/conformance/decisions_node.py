@@ -18,6 +18,7 @@ NODE_SUSPICIONS = (
     "mig-card-left-out",
     "mig-few-ids",
     "mig-other-memory",
+    "unreadable-links",
 )
 
 
@@ -36,6 +37,9 @@ def node_suspicion(row: Row) -> str | None:
         "no-memory-size": any(device.get("mem_query") == "NOT_SUPPORTED" for device in devices)
         and not settings.get("preConfiguredDeviceMemory"),
         "health-word": any(device.get("health", "Healthy") not in ("Healthy", "Unhealthy") for device in devices),
+        "unreadable-links": registers
+        and config["env"].get("ENABLE_TOPOLOGY_SCORE") == "true"
+        and _is_unreadable(devices),
         "no-node-file": registers and config["node_config_json"] is None,
         "mig-card-left-out": registers and is_mig_mode(row) and any(not _mig_names(row, card) for card in devices),
         "mig-few-ids": registers and is_mig_mode(row) and any(_has_few_ids(row, card) for card in devices),
@@ -68,6 +72,17 @@ def _is_other(name: str, profile: dict[str, Any]) -> bool:
         return "+" in name
     wanted = int(gigabytes) * 1024
     return "+" in name or not wanted / 1.5 <= profile["memory_mb"] <= wanted * 1.5
+
+
+def _is_unreadable(devices: list[dict[str, Any]]) -> bool:
+    """A link of a card cannot be asked about, for another reason than that there is none."""
+    answers = {
+        link.get(query)
+        for device in devices
+        for link in device.get("nvlinks") or []
+        for query in ("state_query", "pci_query", "type_query")
+    }
+    return bool(answers - {None, "SUCCESS", "NOT_SUPPORTED", "INVALID_ARGUMENT"})
 
 
 def _to_allocate(pod: dict[str, Any]) -> str:

@@ -253,6 +253,24 @@ def test_no_node_file_means_hami_core(register: ModuleType) -> None:
     assert '"mode":"hami-core"' in register.answer(row(op="register"))["register_annotation"]
 
 
+@pytest.mark.parametrize("query", ["state_query", "pci_query", "type_query"])
+def test_unreadable_links_cost_only_their_pairs(register: ModuleType, query: str) -> None:
+    link = {"link": 0, "enabled": True, "remote_type": "GPU", "remote_bus_id": "00000000:02:00.0", query: "UNKNOWN"}
+    ways = [{"1": "NODE", "2": "NODE"}, {"0": "NODE", "2": "NODE"}, {"0": "NODE", "1": "NODE"}]
+    devices = [card(number, topology=ways[number], nvlinks=[link] if number == 0 else []) for number in range(3)]
+    asked = row(op="register", devices=devices)
+    asked["config"]["env"]["ENABLE_TOPOLOGY_SCORE"] = "true"
+
+    found = register.answer(asked)
+
+    assert found["passes"] == [{"changed": True, "error": None}]
+    assert json.loads(found["score_annotation"]) == [
+        {"uuid": CARDS[0], "score": {}},
+        {"uuid": CARDS[1], "score": {CARDS[2]: 20}},
+        {"uuid": CARDS[2], "score": {CARDS[1]: 20}},
+    ]
+
+
 def test_a_node_can_turn_a_flag_off(register: ModuleType) -> None:
     file = '{"nodeconfig": [{"name": "node-a", "enablenumatopology": false}]}'
     settings = {"enableNumaTopology": True}

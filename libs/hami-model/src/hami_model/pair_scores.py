@@ -51,7 +51,7 @@ def read(
 
 
 def encode(elements: Iterable[PairScores]) -> str:
-    """Writes a pair-score annotation as HAMi does: peers sorted, a card without scores has only its id."""
+    """Writes a pair-score annotation as HAMi does: peers sorted, a card whose scores are None has only its id."""
     return "[" + ",".join(_encoded(element) for element in elements) + "]"
 
 
@@ -59,7 +59,7 @@ def _encoded(element: PairScores) -> str:
     members = []
     if element.card_id:
         members.append(f'"uuid":{go_json.encode_string(element.card_id)}')
-    if element.scores:
+    if element.scores is not None:
         peers = ",".join(f"{go_json.encode_string(peer)}:{score}" for peer, score in sorted(element.scores.items()))
         members.append(f'"score":{{{peers}}}')
     return "{" + ",".join(members) + "}"

@@ -42,6 +42,11 @@ typedef nvmlReturn_t (*PFN_nvmlDeviceGetMaxMigDeviceCount)(nvmlDevice_t device, 
 typedef nvmlReturn_t (*PFN_nvmlDeviceIsMigDeviceHandle)(nvmlDevice_t device, unsigned int *isMig);
 typedef nvmlReturn_t (*PFN_nvmlDeviceGetTopologyCommonAncestor)(nvmlDevice_t device1, nvmlDevice_t device2,
                                                                 unsigned int *level);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetNvLinkState)(nvmlDevice_t device, unsigned int link, unsigned int *isActive);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetNvLinkRemotePciInfo_v2)(nvmlDevice_t device, unsigned int link,
+                                                                nvmlPciInfo_t *pci);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetNvLinkRemoteDeviceType)(nvmlDevice_t device, unsigned int link,
+                                                                unsigned int *type);
 typedef nvmlReturn_t (*PFN_nvmlDeviceOnSameBoard)(nvmlDevice_t device1, nvmlDevice_t device2, int *same);
 typedef nvmlReturn_t (*PFN_nvmlDeviceGetComputeMode)(nvmlDevice_t device, unsigned int *mode);
 typedef nvmlReturn_t (*PFN_nvmlDeviceGetPersistenceMode)(nvmlDevice_t device, unsigned int *mode);

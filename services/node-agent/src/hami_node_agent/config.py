@@ -25,6 +25,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """HAMi's device configuration (YAML). Empty: NVIDIA cards with the default resource names."""
     overrides_file: str = ""
     """HAMi's per-node file (`{"nodeconfig": [...]}`). Empty: none."""
+    topology_scores: bool = True
+    """Whether to publish how well cards are connected (hami.io/node-nvidia-score), which placement by topology needs;
+    HAMi's ENABLE_TOPOLOGY_SCORE. Off: that annotation is left as it is."""
     heartbeat_seconds: float = 30.0
     """How often the whole inventory is published without a change."""
 

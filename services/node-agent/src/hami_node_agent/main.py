@@ -169,6 +169,9 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     )
     release = LockRelease(client, node, node_name, pods=pods.all_cached, metrics=metrics, clock=clock)
 
+    facts = await nvml.facts()
+    topology = await nvml.topology([fact.uuid for fact in facts]) if settings.node.topology_scores else None
+
     # Kubelet.
     plugin = DevicePlugin(metrics=metrics, clock=clock)
     cards = Cards(
@@ -180,7 +183,8 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
                 clean_probes=settings.health.clean_probes,
             )
         ),
-        await nvml.facts(),
+        facts,
+        topology,
         node_name=node_name,
         probe_seconds=settings.health.probe_seconds,
         recorder=recorder,

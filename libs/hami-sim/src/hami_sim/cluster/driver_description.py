@@ -28,6 +28,7 @@ def description(plan: NodePlan) -> dict[str, Any]:
     return {
         "driver_version": plan.group.driver_version,
         "cuda_version": plan.group.cuda_version,
+        "links": list(plan.group.links),
         "cards": [
             {
                 "uuid": card_id,

@@ -38,6 +38,9 @@ class NodeGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     count: Annotated[int, msgspec.Meta(ge=0, le=NODES_MAX)] = 1
     cards: tuple[CardGroup, ...] = (CardGroup(count=4),)
     """In the order of their indexes. Empty: nodes without cards, which run no node-agent and no monitor."""
+    links: tuple[dict[str, Any], ...] = ()
+    """How the cards are connected, as in the simulated driver's description: `{from: 0, to: 1, nvlinks: 4}`. Empty:
+    over PCIe only."""
     labels: dict[str, str] = msgspec.field(default_factory=lambda: {"gpu": "on"})
     driver_version: str = "570.124.06"
     cuda_version: str = "12.8"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 from hami_chassis.clock import Clock
 from hami_chassis.kube.events import EventRecorder, ObjectReference
 from hami_chassis.log import get_logger
@@ -14,6 +15,7 @@ from hami_node_agent.adapters.nvml import CriticalEvent, DriverError, Nvml
 from hami_node_agent.core.health import HealthBook, HealthChange
 from hami_node_agent.core.inventory import CardFacts, Inventory, refreshed, take_inventory
 from hami_node_agent.core.node_options import NodeOptions
+from hami_node_agent.core.topology import Topology, score_pairs
 from hami_node_agent.metrics import NodeAgentMetrics
 
 log = get_logger("card-health")
@@ -31,6 +33,7 @@ class Cards:
         options: NodeOptions,
         book: HealthBook,
         facts: Sequence[CardFacts],
+        topology: Topology | None = None,
         *,
         node_name: str,
         probe_seconds: float,
@@ -42,6 +45,8 @@ class Cards:
         self._options = options
         self._book = book
         self._facts = {fact.uuid: fact for fact in facts}
+        self._topology = topology
+        """None: how cards are connected is not published."""
         self._node_name = node_name
         self._probe_seconds = probe_seconds
         self._recorder = recorder
@@ -57,15 +62,25 @@ class Cards:
         healthy = sum(card.healthy for card in self.inventory.cards)
         self._metrics.cards.labels("healthy").set(healthy)
         self._metrics.cards.labels("unhealthy").set(len(self.inventory.cards) - healthy)
-        for problem in self.inventory.problems:
+        problems = dict.fromkeys(self.inventory.problems, "CardNotOffered")
+        if self._topology is not None:
+            problems |= self._score_pairs(self._topology)
+        for problem, reason in problems.items():
             if problem not in self._problems:
-                self._warn("CardNotOffered", problem)
-        self._problems = frozenset(self.inventory.problems)
+                self._warn(reason, problem)
+        self._problems = frozenset(problems)
         for change in changes:
             self._metrics.health_changes.labels(change.cause).inc()
             self._tell(change)
         for tell in self.on_change:
             tell(self.inventory, changes)
+
+    def _score_pairs(self, topology: Topology) -> dict[str, str]:
+        """Adds pair scores to the inventory; answers the reasons of problems with them, by message."""
+        scored = score_pairs(topology, [card.id for card in self.inventory.cards])
+        self.inventory = msgspec.structs.replace(self.inventory, pair_scores=scored.elements)
+        problems = dict.fromkeys(scored.unreadable, "PairScoresIncomplete")
+        return problems | ({scored.asymmetric: "AsymmetricGPUP2PLink"} if scored.asymmetric else {})
 
     async def watch_faults(self) -> None:
         """Root task: XIDs, as soon as the driver reports them."""
@@ -102,7 +117,8 @@ class Cards:
             changes = [self._book.probed(CardId(uuid), await self._nvml.probe(uuid)) for uuid in tuple(self._facts)]
             found = tuple(change for change in changes if change is not None)
             appeared = await self._look_for_more()
-            if found or appeared:
+            connected_otherwise = await self._look_at_topology(appeared=appeared)
+            if found or appeared or connected_otherwise:
                 self.take(found)
 
     async def _look_for_more(self) -> bool:
@@ -118,6 +134,14 @@ class Cards:
         if news:
             await self._nvml.watch_events([fact.uuid for fact in news])
         return bool(news)
+
+    async def _look_at_topology(self, *, appeared: bool) -> bool:
+        """Asks again where there are other cards, or where something could not be read."""
+        before = self._topology
+        if before is None or not (appeared or before.faults):
+            return False
+        self._topology = await self._nvml.topology(tuple(self._facts))
+        return self._topology != before
 
     def _tell(self, change: HealthChange) -> None:
         xid = f" (XID {change.xid})" if change.xid is not None else ""

@@ -33,7 +33,7 @@ class Offers:
 
     def changed(self, inventory: Inventory, changes: tuple[HealthChange, ...]) -> None:
         self._inventory = inventory
-        self._registration.offer(inventory.cards, changes)
+        self._registration.offer(inventory.cards, changes, inventory.pair_scores)
         self._tell_kubelet()
 
     def begin(self, handoff: Handoff) -> None:

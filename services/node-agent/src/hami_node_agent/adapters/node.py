@@ -18,9 +18,10 @@ from hami_chassis.kube.resources import NODES
 from hami_chassis.log import get_logger
 from hami_chassis.metrics import ChassisMetrics
 from hami_chassis.retry import DEFAULT_BACKOFF, Retries
-from hami_model import events, keys, kube, node_lock, register
+from hami_model import events, keys, kube, node_lock, pair_scores, register
 from hami_model.cards import Card
 from hami_model.errors import MalformedAnnotation
+from hami_model.pair_scores import PairScores
 from hami_model.register import Handoff
 from hami_model.vendors import VendorDescriptor
 
@@ -37,6 +38,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """What we read of our Node."""
 
     register: str | None
+    pair_scores: str | None
     lock: str | None
     resource_version: str
     kubelet_version: str
@@ -70,6 +72,7 @@ class NodeWatch:
         info = new.status.node_info or kube.NodeInfo()
         self.view = NodeView(
             register=new.annotations.get(self._descriptor.register_key),
+            pair_scores=new.annotations.get(self._descriptor.pair_scores_key),
             lock=new.annotations.get(keys.NODE_LOCK),
             resource_version=new.metadata.resource_version,
             kubelet_version=info.kubelet_version,
@@ -92,7 +95,7 @@ class NodeWatch:
 
 
 class NodeRegistration:
-    """Root task `run`: keeps the register annotation true and says what changed."""
+    """Root task `run`: keeps the register annotation and the pair scores true and says what changed."""
 
     def __init__(
         self,
@@ -118,10 +121,13 @@ class NodeRegistration:
         self._metrics = metrics
         self._clock = clock
         self._cards: tuple[Card, ...] | None = None
+        self._scores: tuple[PairScores, ...] | None = None
         self._changes: list[HealthChange] = []
         self._work = asyncio.Event()
         self._retries = Retries(DEFAULT_BACKOFF)
         self._written_version = ""
+        self._held: tuple[str, str | None] | None = None
+        """Register annotation and pair scores that the node carried last, as we know."""
         self._said: str | None = None
         self._said_at = float("-inf")
         self.holds = asyncio.Event()
@@ -133,9 +139,15 @@ class NodeRegistration:
         self._handoff = handoff
         self._work.set()
 
-    def offer(self, cards: tuple[Card, ...], changes: tuple[HealthChange, ...] = ()) -> None:
-        """What the node is to offer from now on, and which cards changed for it."""
+    def offer(
+        self,
+        cards: tuple[Card, ...],
+        changes: tuple[HealthChange, ...] = (),
+        scores: tuple[PairScores, ...] | None = None,
+    ) -> None:
+        """What the node is to offer from now on, and which cards changed for it. Scores None: they are left alone."""
         self._cards = cards
+        self._scores = scores
         self._changes.extend(changes)
         self._work.set()
 
@@ -168,13 +180,12 @@ class NodeRegistration:
         if self._cards is None or self._handoff is None or view is None:
             return None
         text = register.encode(self._descriptor, self._cards, self._handoff)
-        wanted = annotation_to_write(view.register, text, has_cards=bool(self._cards))
+        scores_text = None if self._scores is None else pair_scores.encode(self._scores)
+        wanted = self._wanted(view, text, scores_text)
         # What the watch shows may be older than our own patch.
-        if wanted is not None and not (self._said == text and not self._is_newer(view)):
+        if wanted and not (self._held == (text, scores_text) and not self._is_newer(view)):
             try:
-                written = await self._client.patch_annotations(
-                    NODES, self._origin.node, {self._descriptor.register_key: wanted}
-                )
+                written = await self._client.patch_annotations(NODES, self._origin.node, wanted)
             except (Transient, Permanent) as error:
                 self._metrics.node_patches.labels("failed").inc()
                 log.warning("register-annotation-not-written", reason=str(error))
@@ -183,9 +194,19 @@ class NodeRegistration:
             self._written_version = written.metadata.resource_version
         elif not self._written_version:
             self._written_version = view.resource_version
+        self._held = (text, scores_text)
         self.holds.set()
         self._announce(text, self._handoff)
         return None
+
+    def _wanted(self, view: NodeView, text: str, scores_text: str | None) -> dict[str, str]:
+        """Annotations that differ from what they should be."""
+        found = {
+            self._descriptor.register_key: annotation_to_write(view.register, text, has_cards=bool(self._cards)),
+            self._descriptor.pair_scores_key: scores_text
+            and annotation_to_write(view.pair_scores, scores_text, has_cards=bool(self._cards)),
+        }
+        return {key: value for key, value in found.items() if value is not None}
 
     def _is_newer(self, view: NodeView) -> bool:
         """Whether the view has seen our last patch. Versions of one object grow, though only the server may say so."""

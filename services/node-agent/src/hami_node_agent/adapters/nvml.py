@@ -17,8 +17,10 @@ from hami_chassis.errors import Permanent
 from hami_chassis.log import get_logger
 
 from hami_node_agent.adapters.nvml_mig import instance_profiles, parent_uuid
+from hami_node_agent.adapters.nvml_topology import read_topology
 from hami_node_agent.core import mig_uuid
 from hami_node_agent.core.inventory import CardFacts
+from hami_node_agent.core.topology import Topology
 
 log = get_logger("nvml")
 
@@ -135,6 +137,10 @@ class Nvml:
     async def probe(self, uuid: str) -> str:
         """Asks the card a few cheap things; what went wrong, or empty."""
         return await self._call(lambda: _probe(uuid))
+
+    async def topology(self, uuids: Sequence[str]) -> Topology:
+        """How these cards are connected; what cannot be read is one of its faults."""
+        return await self._call(lambda: read_topology(tuple(uuids)))
 
     async def watch_events(self, uuids: Sequence[str]) -> dict[str, str]:
         """Subscribes to the faults of these cards; answers why, for those where it is not possible."""

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from hami_model.cards import Card
 from hami_model.ids import CardId
+from hami_model.pair_scores import PairScores
 
 from hami_node_agent.core.mig_profiles import InstanceProfile, ProfileOffer, profiles_to_offer
 from hami_node_agent.core.node_options import MIG, NodeOptions
@@ -60,6 +61,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     offered: tuple[OfferedCard, ...] = ()
     problems: tuple[str, ...] = ()
     """Cards that are not offered, or not as they should be, and what to change."""
+    pair_scores: tuple[PairScores, ...] | None = None
+    """How well the offered cards are connected; None where that is not published."""
 
     @property
     def cards(self) -> tuple[Card, ...]:
