@@ -47,12 +47,10 @@ class WitnessedCluster:
 
 def oracle_answer(snapshot: Json) -> object:
     """To the last question of a snapshot. None: it looks at what the oracle does not model."""
-    if any(family["selection"] != "first" for family in snapshot["families"]):
-        return None
-    oracle = OracleSide([_without(family, "selection", "group_weight") for family in snapshot["families"]])
+    oracle = OracleSide(snapshot["families"])
     for node in snapshot["nodes"]:
-        cards = [_without(card, "group") for card in node["cards"]]
-        oracle.do({"do": "set_node", "node": node["name"], "cards": cards, "pair_scores": node.get("pair_scores", {})})
+        pair_scores = node.get("pair_scores", {})
+        oracle.do({"do": "set_node", "node": node["name"], "cards": node["cards"], "pair_scores": pair_scores})
     for quota in snapshot["quotas"]:
         oracle.do({"do": "set_quota", **quota})
     for booking in snapshot["bookings"]:

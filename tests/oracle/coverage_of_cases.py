@@ -11,8 +11,8 @@ REASONS = (
     "AllocatedCardsInsufficientRequest", "CardBlocked", "CardComputeUnitsExhausted", "CardCordoned",
     "CardInsufficientCore", "CardInsufficientMemory", "CardMigReservationUnclear", "CardMigTopologyInfeasible",
     "CardNotHealth", "CardTimeSlicingExhausted", "CardTypeMismatch",
-    "CardUuidMismatch", "DeviceTypeNotFound", "ExclusiveDeviceAllocateConflict", "NodeInsufficientDevice",
-    "NodeUnregistered", "NumaNotFit", "ResourceQuotaNotFit",
+    "CardUuidMismatch", "DeviceTypeNotFound", "ExclusiveDeviceAllocateConflict", "ModeNotFit",
+    "NodeInsufficientDevice", "NodeUnregistered", "NumaNotFit", "ResourceQuotaNotFit",
 )  # fmt: skip
 
 
@@ -21,6 +21,11 @@ class Coverage:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self.selections: dict[str, str] = {}
+
+    def begin(self, case: Json) -> None:
+        """The answers that follow are those to a case's steps."""
+        self.selections = {family["word"]: family.get("selection", "first") for family in case["families"]}
 
     def observe(self, step: Json, answer: object) -> None:
         counts = self.counts
@@ -31,6 +36,8 @@ class Coverage:
         fits = "node" in answer
         word = "fits" if fits else "fits nowhere"
         counts[word] += 1
+        for name in self._strategies(pod):
+            counts[f"selection {name} {word}"] += 1
         counts[f"policy {pod.get('card_policy', 'spread')!r} {word}"] += 1
         counts[f"node policy {pod.get('node_policy', 'binpack')!r} {word}"] += 1
         if pod.get("numa_bind"):
@@ -45,6 +52,11 @@ class Coverage:
         elif len(answer["best"]) > 1 and answer["best"][0][1] == answer["best"][1][1]:
             counts["nodes tie for the best score"] += 1
 
+    def _strategies(self, pod: Json) -> set[str]:
+        """By which strategies the pod's several cards were chosen."""
+        asks = [ask for container in pod["containers"] for ask in container["asks"]]
+        return {self.selections.get(ask["vendor"], "first") for ask in asks if ask["count"] > 1}
+
     def missing(self) -> list[str]:
         wanted = [
             "fits",
@@ -53,5 +65,6 @@ class Coverage:
             "node does not fit now",
             "nodes tie for the best score",
             "note PairScoresMissing",
+            *(f"selection {name} {word}" for name in ("groups", "pairs") for word in ("fits", "fits nowhere")),
         ]
         return [name for name in (*wanted, *(f"reason {reason}" for reason in REASONS)) if not self.counts[name]]

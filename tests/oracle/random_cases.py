@@ -30,6 +30,10 @@ PROFILES = (
     ("4g.d", 8, 100, 4, 4, (0,)),
 )
 """Name, memory, cores, compute slices, memory slices and starts: a small card of four memory slices."""
+GROUPS = ("0", "0", "1", "1", "10", "9", "b", "a")
+FEW = (1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 4, 0)
+MANY = (1, 2, 2, 2, 3, 4, 4)
+"""Cards of one ask."""
 NODE_POLICIES = ("binpack", "spread", "", "Spread")
 PERCENTS = (0, 1, 33, 34, 50, 67, 99, 100)
 CORES = (0, 0, 10, 30, 50, 50, 100, 100, 101, 120)
@@ -50,15 +54,17 @@ class _Maker:
         self.has_quota = random.random() < 0.3
         self.has_init = random.random() < 0.35
         self.families = self._families()
-        self.has_dcu = random.random() < 0.15
+        self.has_groups = self.families[1].get("selection", "first") != "first"
+        self.has_dcu = random.random() < (0.9 if self.has_groups else 0.1)
         self.has_mig = random.random() < 0.15
         self.pod_kind = self._pod_kind()
 
     def _pod_kind(self) -> set[str]:
         """What this case's pods have besides amounts; few at a time, so that each comes through on its own."""
-        kinds = ("policy", "numa", "constraint", "weights", "many", "unknown")
-        chances = (0.6, 0.3, 0.3, 0.15, 0.35, 0.02)
-        return {kind for kind, chance in zip(kinds, chances, strict=True) if self.random.random() < chance}
+        kinds = ("policy", "numa", "constraint", "weights", "many", "unknown", "mode")
+        chances = (0.6, 0.3, 0.3, 0.15, 0.35, 0.02, 0.1)
+        seldom = 0.5 if self.has_groups else 1.0  # several cards of one group are rare enough
+        return {kind for kind, chance in zip(kinds, chances, strict=True) if self.random.random() < chance * seldom}
 
     def _families(self) -> list[Json]:
         """NVIDIA's rules, and another family with any."""
@@ -72,10 +78,19 @@ class _Maker:
             other["most_cores_percent"] = random.choice((50, 100, 120))
         if random.random() < 0.3:
             other["model_contains"] = random.choice(("T4", "dcu"))
+        if random.random() < 0.2:
+            other["selection"] = random.choice(("groups", "groups", "pairs"))
+            other.pop("model_contains", None)
+            other["group_weight"] = random.choice((0, 10, 10, 1, 0.3))
         return [NVIDIA_FAMILY, other]
 
     def _vendor(self) -> str:
-        return DCU if self.random.random() < (0.4 if self.has_dcu else 0.01) else NVIDIA
+        return DCU if self.random.random() < self._dcu_part() else NVIDIA
+
+    def _dcu_part(self) -> float:
+        if self.has_groups:
+            return 0.9
+        return 0.4 if self.has_dcu else 0.01
 
     def case(self) -> Json:
         random = self.random
@@ -98,6 +113,8 @@ class _Maker:
     def _set_node(self, name: str) -> Json:
         random = self.random
         count = random.choice((1, 2, 2, 3, 3, 4, 4, 4, 5, 6)) if random.random() < 0.98 else 0
+        if self.has_groups:
+            count = random.choice((2, 4, 4, 6, 6, 8))
         alike = random.random() < 0.6
         model = random.choice(MODELS)
         memory, cores, slots = self._totals()
@@ -121,6 +138,9 @@ class _Maker:
                     "cordoned": random.random() < 0.05,
                 }
             )
+        if self.has_groups:
+            names = random.choice((GROUPS, GROUPS, GROUPS, GROUPS[:2], (*GROUPS, "", ""), (*GROUPS, None)))
+            cards = [{**card, "group": random.choice(names)} for card in cards]
         if self.has_mig:
             cards = [self._mig_card(card) if random.random() < 0.6 else card for card in cards]
         if random.random() < 0.2:
@@ -329,13 +349,15 @@ class _Maker:
 
     def _ask(self, vendor: str) -> Json:
         random = self.random
-        ask: Json = {"vendor": vendor, "count": random.choice((1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 4, 0))}
+        ask: Json = {"vendor": vendor, "count": random.choice(MANY if self.has_groups and vendor == DCU else FEW)}
         if random.random() < 0.7:
             ask["memory_mib"] = random.choice((0, 1, 2, 2, 3, 4, 5, 7, 8, 10, 11))
         if random.random() < 0.4:
             ask["memory_percent"] = random.choice(PERCENTS)
         if random.random() < 0.6:
             ask["cores_percent"] = random.choice(CORES)
+        if "mode" in self.pod_kind and random.random() < 0.6:
+            ask["mode"] = random.choice(MODES)
         return ask
 
     def _constraint(self) -> Json:

@@ -39,7 +39,9 @@ class Batch(NamedTuple):
 def run_batch(seed: int, first: int, count: int, self_check: bool) -> Batch:
     coverage = Coverage()
     for number in range(first, first + count):
-        if compare(random_case(seed, number), coverage.observe, self_check=self_check) is not None:
+        case = random_case(seed, number)
+        coverage.begin(case)
+        if compare(case, coverage.observe, self_check=self_check) is not None:
             return Batch(number - first + 1, coverage.counts, number)
     return Batch(count, coverage.counts, None)
 

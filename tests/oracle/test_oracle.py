@@ -11,11 +11,12 @@ import comparing
 import pytest
 import random_cases
 import shrinking
-from oracle_model.choice import choose
+from oracle_model.choice import choose, choose_groups, choose_modules, modules_usable
 from oracle_model.float32 import float32_of, to_float32
+from oracle_model.groups import group_gain
 from oracle_model.order import Rank, card_score, node_score, sort_key
 from oracle_model.usage import Amount, effective_usage
-from oracle_model.values import Ask, Card, Share
+from oracle_model.values import Ask, Card, Family, Share
 from oracle_side import OracleSide
 
 HERE = Path(__file__).parent
@@ -99,14 +100,60 @@ def test_phases_of_a_pod_compete_and_sidecars_add() -> None:
     assert effective_usage([("init", share(1))], init_done=True) == {}
 
 
+def seen(cards: str) -> list[Share]:
+    return [Share(card, "NPU", 0, 0) for card in cards]
+
+
 def test_cards_are_chosen_by_how_well_they_are_connected() -> None:
-    seen = [Share(card, "NVIDIA", 0, 0) for card in "fedcba"]
+    passed = seen("fedcba")
     scores = {card: {peer: 1 for peer in "abcdef" if peer != card} for card in "abcdef"}
     for card, peer in ("fa", "fc"):
         scores[card][peer] = scores[peer][card] = 100
-    assert choose(seen, 3, scores) == ([seen[0], seen[3], seen[5]], set())
-    assert choose(seen, 1, scores) == ([seen[1]], set())
-    assert choose(seen, 2, {}) == (seen[:2], {"PairScoresMissing"})
+    assert choose(passed, 3, scores) == (seen("fca"), set())
+    assert choose(passed, 1, scores) == (seen("e"), set())
+    assert choose(passed, 2, {}) == (seen("fe"), {"PairScoresMissing"})
+
+
+@pytest.mark.parametrize(
+    ("groups", "count", "chosen"),
+    [
+        pytest.param("010101", 2, "ec", id="of equal groups the first"),
+        pytest.param(("10", "10", "9", "9", "a", "a"), 3, "dcb", id="numbers by size, other names behind them"),
+        pytest.param("000111", 4, "cbaf", id="as many as fit into the first group"),
+        pytest.param("001111", 3, "fed", id="the largest group"),
+        pytest.param(("", "", "", "1", "1", "0"), 4, "edfc", id="unreadable ones last"),
+        pytest.param((None, "0", "1", "0", "1", "0"), 2, "fe", id="one that names none"),
+        pytest.param("000111", 1, "f", id="one card"),
+    ],
+)
+def test_cards_are_chosen_by_groups(groups: tuple[str | None, ...], count: int, chosen: str) -> None:
+    of_card = dict(zip("abcdef", groups, strict=True))
+    assert choose_groups(seen("fedcba"), count, of_card) == seen(chosen)
+
+
+def test_modules_of_two_are_taken_whole() -> None:
+    indexes = {card: number for number, card in enumerate("abcdef")}
+    assert modules_usable(seen("fecb"), 2, indexes) == 2
+    assert choose_modules(seen("fecb"), 2, indexes) == seen("fe")
+    assert choose_modules(seen("fedcba"), 4, indexes) == seen("badc")
+    assert modules_usable(seen("fdb"), 2, indexes) == 0
+    assert modules_usable(seen("fedcba"), 3, indexes) == 4
+    assert choose_modules(seen("fdb"), 1, indexes) == seen("f")
+
+
+@pytest.mark.parametrize(
+    ("groups", "gain"),
+    [
+        ("0000", 20.0),
+        ("0010", 15.0),
+        (("0", "", "1", "1"), 20.0),
+        (("", "", "", ""), 0.0),
+        (("0", "0", "0", None), 0.0),
+    ],
+)
+def test_cards_of_one_group_improve_the_score(groups: tuple[str | None, ...], gain: float) -> None:
+    cards = [Card(**{**CARD, "id": card, "group": group}) for card, group in zip("abcd", groups, strict=True)]
+    assert group_gain(cards, [seen("ab"), seen("cd")], {"NPU": Family("NPU", group_weight=10)}) == gain
 
 
 @pytest.mark.parametrize(
@@ -120,6 +167,7 @@ def test_cards_are_chosen_by_how_well_they_are_connected() -> None:
         ({"cordoned": True}, [], {}, "1/1 CardCordoned"),
         ({"healthy": False}, [], {}, "1/1 CardNotHealth"),
         ({}, [], {"count": 2}, "NodeInsufficientDevice"),
+        ({}, [], {"mode": "mps"}, "1/1 ModeNotFit"),
         ({"model": "Tesla"}, [], {}, "NodeInsufficientDevice"),
         ({}, [], {"cores_percent": 120}, None),
     ],

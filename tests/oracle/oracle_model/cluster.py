@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .fit import NodeState, Outcome, Quota, fit, is_partitioned
-from .order import best_nodes, node_score, total_of
+from .groups import group_gain
+from .order import best_nodes, improved, node_score, total_of
 from .usage import Amount, effective_usage, plus, total
 from .values import Booking, Family, Node, Pod, Share
 
@@ -123,9 +124,13 @@ class Cluster:
                 held = plus(held, total(a for (_, of_vendor), a in usage.items() if of_vendor == vendor))
         return held
 
-    def _score(self, node: str, used: dict[str, Amount]) -> float:
+    def _score(self, node: str, used: dict[str, Amount], pod: Pod, outcome: Outcome) -> float:
         cards = self.nodes[node].cards
-        return node_score(total(used.get(card.id, Amount()) for card in cards), total(total_of(card) for card in cards))
+        score = node_score(
+            total(used.get(card.id, Amount()) for card in cards), total(total_of(card) for card in cards)
+        )
+        gain = group_gain(cards, outcome.shares, self.families)
+        return improved(score, gain, pod.node_policy)
 
     def _state(self, node: str, pod: Pod) -> NodeState:
         quotas = {}
@@ -153,7 +158,7 @@ class Cluster:
             state = self._state(name, pod)
             outcome = fit(state, pod, self.families)
             never = outcome.text is not None and fit(state.emptied(), pod, self.families).text is not None
-            verdicts.append(Verdict(name, outcome, never, self._score(name, state.used)))
+            verdicts.append(Verdict(name, outcome, never, self._score(name, state.used, pod, outcome)))
         return verdicts
 
     def what_if(self, pod: Pod, candidates: Sequence[str] | None) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .choice import choose
+from .choice import choose, choose_groups, choose_modules, modules_usable
 from .mig import Interval, choose_instance, intervals, whole_memory_mib
 from .order import Rank, card_score, percent_of, sort_key, words_of
 from .usage import Amount, effective_usage, plus, running_beside, total
@@ -90,12 +90,25 @@ def fit(node: NodeState, pod: Pod, families: Families) -> Outcome:
                 if isinstance(found, Outcome):
                     return found
                 collected, looks = found
-                if len(collected) > ask.count:
-                    collected, said = choose(collected, ask.count, node.pair_scores)
-                    notes |= said
-                given.extend(collected)
+                chosen, said = _chosen(node, request, collected)
+                notes |= said
+                given.extend(chosen)
         held.append((container.kind, tuple(given)))
     return Outcome(tuple(shares for _, shares in held), None, frozenset(), None, tuple(looks), frozenset(notes))
+
+
+def _chosen(node: NodeState, request: Request, collected: list[Share]) -> tuple[list[Share], set[str]]:
+    """Of the cards that passed, those the ask gets, in their order."""
+    count, family = request.ask.count, request.family
+    by_pair_scores = _by_pair_scores(request.pod, family)
+    if family.selection == "pairs" and not by_pair_scores:
+        return choose_modules(collected, count, {card.id: card.index for card in node.cards}), set()
+    if len(collected) == count:
+        return collected, set()
+    if by_pair_scores:
+        return choose(collected, count, node.pair_scores)
+    groups = {card.id: card.group for card in _candidates(list(node.cards), request)}
+    return choose_groups(collected, count, groups), set()
 
 
 def _refused(text: str, reasons: set[str], container: Container, looks: tuple[Look, ...] = ()) -> Outcome:
@@ -133,7 +146,7 @@ def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list
     Under NUMA binding the cards are of one NUMA node: without a choice the first with enough, with one the last.
     """
     pod, container, ask, family, held = request
-    candidates = [c for c in order if c.vendor == ask.vendor and family.model_contains.lower() in c.model.lower()]
+    candidates = _candidates(order, request)
     constraint = pod.constraints.get(ask.vendor, Constraint())
     partitioned = any(is_partitioned(family, card) for card in candidates)
     accepts_partitioned = constraint.modes is None or family.partitioned_mode in constraint.modes
@@ -146,9 +159,9 @@ def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list
     collected: list[Share] = []
     large_group: list[Share] = []
     numa_before: int | None = None
-    collects_all = family.has_pair_scores and "topology-aware" in words_of(pod.card_policy)
+    collects_all = _collects_all(pod, family)
     for card in reversed(candidates):
-        if pod.numa_bind and _first_reason(node, card, constraint) is None and card.numa != numa_before:
+        if pod.numa_bind and _first_reason(node, card, ask, constraint) is None and card.numa != numa_before:
             if len(collected) >= ask.count:
                 large_group = collected
             elif collected and not collects_all:
@@ -168,20 +181,40 @@ def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list
             of_card.append(found)
         if len(collected) == ask.count and not collects_all:
             return collected, looks
-    for group in (collected, large_group):
-        if len(group) >= ask.count:
-            return group, looks
+    passed = large_group if len(collected) < ask.count and large_group else collected
+    if family.selection == "pairs" and not _by_pair_scores(pod, family) and ask.count > 1:
+        usable = modules_usable(passed, ask.count, {card.id: card.index for card in node.cards})
+        if usable != ask.count:
+            counts[TOO_FEW] = usable  # of the cards asked, and said even where there is none
+            return _refused(_text(counts, ask.count), set(counts), container, tuple(looks))
+    if len(passed) >= ask.count:
+        return passed, looks
     if collected:
         counts[TOO_FEW] = len(collected)
     return _refused(_text(counts, len(candidates)), set(counts), container, tuple(looks))
 
 
+def _candidates(cards: list[Card], request: Request) -> list[Card]:
+    """The vendor's cards that can serve at all."""
+    word = request.family.model_contains.lower()
+    return [card for card in cards if card.vendor == request.ask.vendor and word in card.model.lower()]
+
+
+def _collects_all(pod: Pod, family: Family) -> bool:
+    """Whether every card that passes is looked for, and not only the first that are enough."""
+    return _by_pair_scores(pod, family) or family.selection != "first"
+
+
+def _by_pair_scores(pod: Pod, family: Family) -> bool:
+    return family.has_pair_scores and "topology-aware" in words_of(pod.card_policy)
+
+
 def _text(counts: dict[str, int], cards: int) -> str:
-    """In the words that kube-scheduler's users know: one of them stands for two reasons."""
+    """In the words that kube-scheduler's users know: one stands for two reasons, and a missing mode counts once."""
     words: dict[str, int] = {}
     for reason, count in counts.items():
         word = "CardNotHealth" if reason == "CardMigReservationUnclear" else reason
-        words[word] = words.get(word, 0) + count
+        words[word] = words.get(word, 0) + (1 if reason == "ModeNotFit" else count)
     return ", ".join(sorted(f"{count}/{cards} {word}" for word, count in words.items()))
 
 
@@ -199,7 +232,7 @@ class Visit:
         used = plus(node.used.get(card.id, Amount()), self.own.get(card.id, Amount()))
         constraint = pod.constraints.get(ask.vendor, Constraint())
         share = _share(family, card, ask)
-        reason = _first_reason(node, card, constraint) or _second_reason(pod, card, constraint, used)
+        reason = _first_reason(node, card, ask, constraint) or _second_reason(pod, card, constraint, used)
         if reason is not None:
             return reason
         wanted = Wanted.on(family, card, ask, share)
@@ -275,9 +308,10 @@ def _share(family: Family, card: Card, ask: Ask) -> Share:
     return Share(card.id, ask.vendor, memory, min(ask.cores_percent, family.most_cores_percent))
 
 
-def _first_reason(node: NodeState, card: Card, constraint: Constraint) -> str | None:
+def _first_reason(node: NodeState, card: Card, ask: Ask, constraint: Constraint) -> str | None:
     """Checks that come before the one on NUMA."""
     faults = {
+        "ModeNotFit": ask.mode not in ("", card.mode),
         "CardNotHealth": not card.healthy,
         "CardMigReservationUnclear": card.id in node.unclear,
         "CardCordoned": card.cordoned,

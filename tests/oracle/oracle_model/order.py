@@ -16,6 +16,11 @@ def node_score(used: Amount, total: Amount) -> float:
     return _weighted_score(used, total, (1, 1, 1))
 
 
+def improved(score: float, gain: float, policy: str) -> float:
+    """A node's score with what the groups of the cards add. Under `spread`, where the lowest wins, it is taken off."""
+    return to_float32(score - gain if policy == "spread" else score + gain)
+
+
 def card_score(card: Card, used: Amount, asks: Sequence[Ask], weights: tuple[int, int, int]) -> float:
     """Usage, and what is asked where the card's model is the bare word of the vendor."""
     slots, cores, memory = used.slots, used.cores_percent, used.memory_mib

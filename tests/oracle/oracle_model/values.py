@@ -26,6 +26,10 @@ class Family(NamedTuple):
     """Mode of cards that are partitioned in hardware; empty: none is."""
     has_pair_scores: bool = False
     """Its nodes tell how well their cards are connected; `topology-aware` chooses by it."""
+    selection: str = "first"
+    """`first`: the preferred cards; `groups`: cards of few groups; `pairs`: whole modules of two."""
+    group_weight: float = 0.0
+    """What a node's score gains for each container whose cards lie in one group."""
 
 
 class Profile(NamedTuple):
@@ -53,6 +57,8 @@ class Card(NamedTuple):
     healthy: bool = True
     cordoned: bool = False
     mig_profiles: tuple[Profile, ...] = ()
+    group: str | None = None
+    """None: it names none; empty: it cannot be read."""
 
 
 class Ask(NamedTuple):
@@ -63,6 +69,8 @@ class Ask(NamedTuple):
     memory_mib: int = 0
     memory_percent: int | None = None
     cores_percent: int = 0
+    mode: str = ""
+    """Only cards in this mode serve; empty: any."""
 
 
 class Container(NamedTuple):
