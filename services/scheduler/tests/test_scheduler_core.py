@@ -19,7 +19,7 @@ from hami_scheduler.core.extender import filter_result
 from hami_scheduler.core.filter import FilterAnswer, filter_pod
 from hami_scheduler.core.ledger import RESERVATION_LIFETIME, Ledger
 from hami_scheduler.core.reduction import Reduction
-from hami_scheduler.core.simulation import ClusterMaker
+from hami_scheduler.core.simulation import ClusterMaker, begin
 from hami_scheduler.core.waking import RejectedPod, pods_to_wake
 from scheduler_builders import ALLOCATED_KEY, NVIDIA, Json, card, container, limits, node, pod, quota
 
@@ -74,6 +74,18 @@ def bound(document: Json, text: str = "n1-0,NVIDIA,8000,0:;") -> Json:
 
 
 # ---- the ledger --------------------------------------------------------------------------------------------------
+
+
+def test_a_simulation_counts_use_beyond_what_one_slice_holds(ledger: Ledger) -> None:
+    for name in ("a", "b"):
+        ledger.upsert_pod(as_pod(bound(pod(name), "n1-0,NVIDIA,2147483647,2147483647:;")), NOW)
+    ledger.upsert_quota(msgspec.convert(quota("q", "default", gpumem=2**32, gpucores=2**33), kube.ResourceQuota))
+    maker = ClusterMaker(ledger.config, {})
+    fits, refused = (
+        begin(ledger, maker, as_pod(pod("new", memory=memory))).answer([as_node(node("t"))]) for memory in (2, 3)
+    )
+    assert (fits.fitting, refused.fitting) == (["t"], [])
+    assert "ResourceQuota" in refused.failed_nodes["t"]
 
 
 def test_an_id_that_two_families_offer_is_one_card_that_takes_no_new_pods(ledger: Ledger) -> None:

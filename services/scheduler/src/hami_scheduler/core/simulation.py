@@ -154,15 +154,10 @@ class Simulation(msgspec.Struct, frozen=True):
         if own is not None:
             containers = engine_values.container_slices(own.shapes, own.slots)
             cluster.charge(uid=own.uid, namespace=namespace, node=_ELSEWHERE, containers=containers)
-        others = [
-            engine.Slice(
-                card_id=vendor,
-                vendor=vendor,
-                memory_mib=memory_mib - cluster.quota_used(namespace, vendor)[0],
-                cores_percent=cores_percent - cluster.quota_used(namespace, vendor)[1],
-            )
-            for vendor, (memory_mib, cores_percent) in self.quota.used.items()
-        ]
+        others: list[engine.Slice] = []
+        for vendor, (memory_mib, cores_percent) in self.quota.used.items():
+            own_memory, own_cores = cluster.quota_used(namespace, vendor)
+            others += _slices(vendor, memory_mib - own_memory, cores_percent - own_cores)
         cluster.charge(
             uid=_OTHERS,
             namespace=namespace,
@@ -185,3 +180,13 @@ def begin(ledger: Ledger, maker: ClusterMaker, pod: kube.Pod) -> Simulation:
     used = {vendor: ledger.cluster.quota_used(namespace, vendor) for vendor in limits}
     own = ledger.reservations.get(pod.uid)
     return Simulation(pod, request, problem, _Quota(limits, used, own), maker)
+
+
+def _slices(vendor: str, memory_mib: int, cores_percent: int) -> Iterable[engine.Slice]:
+    """As few as hold the amounts: one slice holds what one annotation can say, a sum may be more."""
+    while True:
+        memory, cores = min(memory_mib, requests.INT32_MAX), min(cores_percent, requests.INT32_MAX)
+        yield engine.Slice(card_id=vendor, vendor=vendor, memory_mib=memory, cores_percent=cores)
+        memory_mib, cores_percent = memory_mib - memory, cores_percent - cores
+        if memory_mib <= 0 and cores_percent <= 0:
+            return
