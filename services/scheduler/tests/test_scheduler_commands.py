@@ -71,7 +71,7 @@ async def test_what_the_commands_say(nats_url: str, prefix: str, tmp_path: Path)
         "n1: 1/1 CardInsufficientMemory",
         "  would fit on n1 (card n1-0) if container main asked NVIDIA for at most 4,000 MiB of each card (asks 6,000)",
         "  would fit on n1 (card n1-0) when pod default/held ends",
-        "  CARD  NEEDS          USED                     FREE                     REASON",
+        "  CARD  NEEDS          PROMISED                 FREE                     REASON",
         "  n1-0  6000 MiB, 0 %  6000 MiB, 30 %, 1 slots  4000 MiB, 70 %, 9 slots  CardInsufficientMemory",
     ]
     _, out, _ = await call("explain", "default/waiting", "--json", *at)
@@ -147,6 +147,14 @@ async def test_wrong_use_is_said_in_one_line(arguments: tuple[str, ...], status:
     assert code == status
     assert problem in err
     assert "Traceback" not in err
+
+
+async def test_what_is_no_pod_is_not_planned(tmp_path: Path) -> None:
+    file = tmp_path / "deployment.yaml"
+    file.write_text("{kind: Deployment, metadata: {name: d}, spec: {template: {spec: {containers: []}}}}")
+    code, out, err = await call("what-if", str(file))
+    assert (code, out) == (2, "")
+    assert "kind Deployment is no Pod" in err
 
 
 @pytest.mark.usefixtures("scheduler")

@@ -88,7 +88,7 @@ def _card_table(cards: list[explanations.CardExplanation]) -> list[str]:
         )
         for card in cards
     ]
-    rows = [("CARD", "NEEDS", "USED", "FREE", "REASON"), *told]
+    rows = [("CARD", "NEEDS", "PROMISED", "FREE", "REASON"), *told]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -205,9 +205,13 @@ def _print_slices(slices: list[queries.HeldSlice]) -> None:
 def _pods(file: Path) -> list[kube.Pod]:
     try:
         documents = [each for each in yaml.safe_load_all(file.read_text(encoding="utf-8")) if each is not None]
-        return msgspec.convert(documents, list[kube.Pod])
+        pods = msgspec.convert(documents, list[kube.Pod])
     except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
         _end(WRONG_USE, f"{file}: {error}")
+    for document in documents:
+        if document.get("kind", "Pod") != "Pod":
+            _end(WRONG_USE, f"{file}: kind {document['kind']} is no Pod; write its template as pods")
+    return pods
 
 
 def _connection(server: str, user: str, password: str, ca_file: str) -> BusSettings:
