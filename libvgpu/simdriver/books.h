@@ -20,6 +20,7 @@
 #define SIM_UTILISATION_TICKS 10 /* the window that NVML reports: one second */
 #define SIM_EVENTS 256
 #define SIM_MAX_SYMBOLS 1024
+#define SIM_MAX_INSTANCES 8
 
 struct sim_tick {
     uint32_t number;
@@ -42,11 +43,26 @@ struct sim_process {
     struct sim_process_card cards[SIM_MAX_CARDS];
 };
 
+enum sim_mig_mode { SIM_MIG_AS_DESCRIBED, SIM_MIG_OFF, SIM_MIG_ON };
+
+struct sim_gpu_instance {
+    uint32_t in_use;
+    uint32_t id;      /* as NVML numbers it, from 1 on a card */
+    uint32_t profile; /* index into the card's profiles */
+    uint32_t start, size;
+    uint32_t number;      /* of all instances ever made on the card; part of the UUID */
+    uint32_t has_compute; /* its one compute instance, of the whole, with id 0 */
+    uint32_t held;        /* injected: a process uses it */
+};
+
 struct sim_card_state {
     uint64_t used_bytes; /* sum over the processes; recomputed when one ends */
     uint64_t busy_until_ns;
     uint32_t lost;
     int32_t temperature_celsius; /* -1 = as described */
+    uint32_t mig_mode;           /* enum sim_mig_mode */
+    uint32_t instances_made;
+    struct sim_gpu_instance instances[SIM_MAX_INSTANCES];
 };
 
 struct sim_event {

@@ -105,12 +105,68 @@ static void read_pci(struct faults *f, const struct sim_json *object, const char
                  card->pci_device, function);
 }
 
+static bool read_flag(struct faults *f, const struct sim_json *object, const char *where, const char *key) {
+    const struct sim_json *value = sim_json_member(object, key);
+    if (value != NULL && value->kind != SIM_JSON_BOOL)
+        fault(f, "%s%s: expected true or false", where, key);
+    return value != NULL && value->kind == SIM_JSON_BOOL && value->boolean;
+}
+
+static void read_mig_profile(struct faults *f, const struct sim_json *entry, const char *where, struct sim_card *card) {
+    char place[64];
+    snprintf(place, sizeof place, "%.31smig_profiles[%u].", where, card->mig_profile_count);
+    if (entry->kind != SIM_JSON_OBJECT) {
+        fault(f, "%.31smig_profiles: expected objects", where);
+        return;
+    }
+    struct sim_mig_profile *profile = &card->mig_profiles[card->mig_profile_count++];
+    profile->kind = (unsigned)read_number(f, entry, place, "kind", 0, SIM_MIG_KINDS - 1, -1);
+    profile->id = (unsigned)read_number(f, entry, place, "id", 0, 1000, profile->kind);
+    profile->slices = (unsigned)read_number(f, entry, place, "slices", 1, 8, -1);
+    profile->sm_count = (unsigned)read_number(f, entry, place, "sm_count", 1, 4096, -1);
+    profile->memory_mib = (uint64_t)read_number(f, entry, place, "memory_mib", 1, 1e9, -1);
+    profile->size = (unsigned)read_number(f, entry, place, "size", 1, 8, profile->slices);
+    const struct sim_json *starts = sim_json_member(entry, "starts");
+    if (starts == NULL || starts->kind != SIM_JSON_ARRAY) {
+        fault(f, "%sstarts: expected a list", place);
+        return;
+    }
+    for (const struct sim_json *start = starts->first; start != NULL; start = start->next) {
+        if (start->kind != SIM_JSON_NUMBER || start->number < 0 || start->number + profile->size > 8 ||
+            profile->start_count == SIM_MAX_MIG_STARTS)
+            fault(f, "%sstarts: expected at most %d numbers, each with room for its size", place, SIM_MAX_MIG_STARTS);
+        else
+            profile->starts[profile->start_count++] = (unsigned)start->number;
+    }
+    profile->instances = (unsigned)read_number(f, entry, place, "instances", 1, 8, profile->start_count);
+}
+
+static void read_mig_profiles(struct faults *f, const struct sim_json *object, const char *where,
+                              struct sim_card *card) {
+    const struct sim_json *profiles = sim_json_member(object, "mig_profiles");
+    if (profiles == NULL) {
+        if (card->mig_capable)
+            card->mig_profile_count = sim_mig_default(card->memory_bytes, card->mig_profiles);
+        return;
+    }
+    if (profiles->kind != SIM_JSON_ARRAY) {
+        fault(f, "%smig_profiles: expected a list", where);
+        return;
+    }
+    for (const struct sim_json *entry = profiles->first; entry != NULL; entry = entry->next) {
+        if (card->mig_profile_count == SIM_MAX_MIG_PROFILES) {
+            fault(f, "%smig_profiles: at most %d", where, SIM_MAX_MIG_PROFILES);
+            return;
+        }
+        read_mig_profile(f, entry, where, card);
+    }
+}
+
 static void read_card(struct faults *f, const struct sim_json *object, unsigned index, struct sim_card *card) {
     char where[32];
     char serial[SIM_TEXT];
     snprintf(where, sizeof where, "cards[%u].", index);
     snprintf(serial, sizeof serial, "%013u", 1320000000u + index);
-    const struct sim_json *mig = sim_json_member(object, "mig_capable");
 
     read_text(f, object, where, "uuid", card->uuid, sizeof card->uuid, NULL);
     read_text(f, object, where, "name", card->name, sizeof card->name, NULL);
@@ -129,9 +185,11 @@ static void read_card(struct faults *f, const struct sim_json *object, unsigned 
     card->limit_milliwatts = (unsigned)read_number(f, object, where, "power_limit_watts", 1, 10000, 400) * 1000;
     card->sm_megahertz = (unsigned)read_number(f, object, where, "sm_clock_mhz", 1, 100000, 1410);
     card->memory_megahertz = (unsigned)read_number(f, object, where, "memory_clock_mhz", 1, 100000, 1593);
-    card->mig_capable = mig != NULL && mig->kind == SIM_JSON_BOOL && mig->boolean;
-    if (mig != NULL && mig->kind != SIM_JSON_BOOL)
-        fault(f, "%smig_capable: expected true or false", where);
+    card->mig_capable = read_flag(f, object, where, "mig_capable");
+    card->mig_enabled = read_flag(f, object, where, "mig_enabled");
+    if (card->mig_enabled && !card->mig_capable)
+        fault(f, "%smig_enabled: the card is not mig_capable", where);
+    read_mig_profiles(f, object, where, card);
     read_capability(f, object, where, card);
     read_pci(f, object, where, card, index);
     if (card->reserved_bytes >= card->memory_bytes)

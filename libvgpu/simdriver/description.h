@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "links.h"
+#include "mig_profiles.h"
 
 #define SIM_MAX_CARDS 16
 #define SIM_TEXT 96
@@ -28,6 +29,9 @@ struct sim_card {
     unsigned idle_milliwatts, limit_milliwatts;
     unsigned sm_megahertz, memory_megahertz;
     bool mig_capable;
+    bool mig_enabled; /* at the start */
+    unsigned mig_profile_count;
+    struct sim_mig_profile mig_profiles[SIM_MAX_MIG_PROFILES];
 };
 
 struct sim_description {

@@ -23,12 +23,27 @@ struct nvmlDevice_st {
     unsigned card; /* of the description */
 };
 
+/* One slot of a card: its GPU instance, that one's compute instance, and the MIG device they make. */
+struct sim_mig_slot {
+    unsigned device; /* index into `devices` */
+    unsigned slot;
+};
+struct nvmlGpuInstance_st {
+    struct sim_mig_slot at;
+};
+struct nvmlComputeInstance_st {
+    struct sim_mig_slot at;
+};
+
 struct sim_nvml {
     unsigned references; /* nvmlInit calls not yet shut down */
     struct sim_description description;
     struct sim_books *books;
     unsigned device_count;
     struct nvmlDevice_st devices[SIM_MAX_CARDS];
+    struct nvmlDevice_st mig_devices[SIM_MAX_CARDS][SIM_MAX_INSTANCES]; /* by device and slot */
+    struct nvmlGpuInstance_st gpu_instances[SIM_MAX_CARDS][SIM_MAX_INSTANCES];
+    struct nvmlComputeInstance_st compute_instances[SIM_MAX_CARDS][SIM_MAX_INSTANCES];
 };
 
 extern struct sim_nvml sim_nvml;
@@ -46,6 +61,15 @@ static inline const struct sim_card *sim_nvml_card(nvmlDevice_t device) {
 static inline struct sim_card_state *sim_nvml_state(nvmlDevice_t device) {
     return &sim_nvml.books->cards[device->card];
 }
+
+/* Whether a handle is a MIG device's, whether or not there is one at the moment. */
+bool sim_nvml_is_mig(nvmlDevice_t device);
+
+/* The UUID of the MIG device behind a handle; NVML_ERROR_NOT_FOUND where there is none any more. */
+nvmlReturn_t sim_nvml_mig_uuid(nvmlDevice_t device, char out[SIM_TEXT]);
+
+/* The MIG device of a UUID. */
+nvmlReturn_t sim_nvml_find_mig(const char *uuid, nvmlDevice_t *device);
 
 nvmlReturn_t sim_nvml_copy_text(char *out, unsigned length, const char *text);
 

@@ -79,6 +79,8 @@ static bool has_bus_id(const struct sim_card *card, const void *text) {
 }
 
 SIM_API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
+    if (uuid != NULL && device != NULL && strncmp(uuid, "MIG-", 4) == 0)
+        return sim_nvml_find_mig(uuid, device);
     return find(device, uuid, has_uuid);
 }
 
@@ -100,6 +102,11 @@ SIM_API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned
 }
 
 SIM_API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length) {
+    if (sim_nvml_is_mig(device)) {
+        char text[SIM_TEXT];
+        nvmlReturn_t found = sim_nvml_mig_uuid(device, text);
+        return found != NVML_SUCCESS ? found : sim_nvml_copy_text(uuid, length, text);
+    }
     nvmlReturn_t result = sim_nvml_device(device);
     return result != NVML_SUCCESS ? result : sim_nvml_copy_text(uuid, length, sim_nvml_card(device)->uuid);
 }
@@ -215,24 +222,6 @@ SIM_API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t 
 
 SIM_API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *pci) {
     return nvmlDeviceGetPciInfo_v3(device, pci);
-}
-
-SIM_API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending) {
-    nvmlReturn_t result = sim_nvml_device(device);
-    if (result == NVML_SUCCESS && !sim_nvml_card(device)->mig_capable)
-        result = NVML_ERROR_NOT_SUPPORTED;
-    if (result == NVML_SUCCESS)
-        result = put(device, current, 0);
-    return result == NVML_SUCCESS ? put(device, pending, 0) : result;
-}
-
-SIM_API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count) {
-    nvmlReturn_t result = sim_nvml_device(device);
-    return result != NVML_SUCCESS ? result : put(device, count, sim_nvml_card(device)->mig_capable ? 7 : 0);
-}
-
-SIM_API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *isMig) {
-    return put(device, isMig, 0);
 }
 
 SIM_API nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t device1, nvmlDevice_t device2, int *same) {

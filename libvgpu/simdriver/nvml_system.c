@@ -112,6 +112,10 @@ SIM_API const char *nvmlErrorString(nvmlReturn_t result) {
         return "Function Not Found";
     case NVML_ERROR_GPU_IS_LOST:
         return "GPU is lost";
+    case NVML_ERROR_IN_USE:
+        return "In use by another client";
+    case NVML_ERROR_INSUFFICIENT_RESOURCES:
+        return "Insufficient Resources";
     case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
         return "Argument Version Mismatch";
     case NVML_ERROR_UNKNOWN:

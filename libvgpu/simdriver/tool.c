@@ -21,6 +21,8 @@ static const char usage_text[] =
     "  lose CARD                        the card falls off the bus (and raises XID 79)\n"
     "  restore CARD                     the card is back\n"
     "  temperature CARD CELSIUS|auto    what the sensor reads\n"
+    "  mig-hold CARD GPU_INSTANCE       a process uses that instance, so it cannot be destroyed\n"
+    "  mig-release CARD GPU_INSTANCE    no process does any more\n"
     "  nvml-delay MICROSECONDS          every NVML device query takes that much longer\n"
     "  check                            read the description and say what is wrong with it\n"
     "\n"
@@ -166,6 +168,29 @@ static int run_card_command(const struct sim_description *d, struct sim_books *b
     return 0;
 }
 
+/* mig-hold and mig-release. */
+static int hold_instance(const struct sim_description *d, struct sim_books *books, char **words) {
+    unsigned card = 0;
+    unsigned long long id = 0;
+    bool found = false;
+    if (!read_number(words[2], &id))
+        return wrong_use();
+    if (!find_card(d, words[1], &card))
+        return 1;
+    sim_books_lock(books);
+    for (unsigned i = 0; i < SIM_MAX_INSTANCES; i++) {
+        struct sim_gpu_instance *instance = &books->cards[card].instances[i];
+        if (!instance->in_use || instance->id != id)
+            continue;
+        instance->held = strcmp(words[0], "mig-hold") == 0;
+        found = true;
+    }
+    sim_books_unlock(books);
+    if (!found)
+        fprintf(stderr, "sim-driver: card %s has no GPU instance %s\n", words[1], words[2]);
+    return found ? 0 : 1;
+}
+
 static int run(const struct sim_description *d, char **words, int count) {
     char reason[512];
     unsigned long long number = 0;
@@ -182,6 +207,8 @@ static int run(const struct sim_description *d, char **words, int count) {
         books->nvml_delay_us = number;
         return 0;
     }
+    if ((strcmp(words[0], "mig-hold") == 0 || strcmp(words[0], "mig-release") == 0) && count == 3)
+        return hold_instance(d, books, words);
     if (strcmp(words[0], "xid") == 0 || strcmp(words[0], "lose") == 0 || strcmp(words[0], "restore") == 0 ||
         strcmp(words[0], "temperature") == 0)
         return run_card_command(d, books, words, count);

@@ -40,6 +40,40 @@ typedef nvmlReturn_t (*PFN_nvmlDeviceGetPciInfo_v3)(nvmlDevice_t device, nvmlPci
 typedef nvmlReturn_t (*PFN_nvmlDeviceGetMigMode)(nvmlDevice_t device, unsigned int *current, unsigned int *pending);
 typedef nvmlReturn_t (*PFN_nvmlDeviceGetMaxMigDeviceCount)(nvmlDevice_t device, unsigned int *count);
 typedef nvmlReturn_t (*PFN_nvmlDeviceIsMigDeviceHandle)(nvmlDevice_t device, unsigned int *isMig);
+typedef nvmlReturn_t (*PFN_nvmlDeviceSetMigMode)(nvmlDevice_t device, unsigned int mode, nvmlReturn_t *activation);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetMigDeviceHandleByIndex)(nvmlDevice_t device, unsigned int index,
+                                                                nvmlDevice_t *migDevice);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetDeviceHandleFromMigDeviceHandle)(nvmlDevice_t migDevice, nvmlDevice_t *device);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetGpuInstanceId)(nvmlDevice_t device, unsigned int *id);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetComputeInstanceId)(nvmlDevice_t device, unsigned int *id);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetGpuInstanceProfileInfo)(nvmlDevice_t device, unsigned int profile,
+                                                                nvmlGpuInstanceProfileInfo_t *info);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetGpuInstancePossiblePlacements_v2)(nvmlDevice_t device, unsigned int profileId,
+                                                                          nvmlGpuInstancePlacement_t *placements,
+                                                                          unsigned int *count);
+typedef nvmlReturn_t (*PFN_nvmlDeviceCreateGpuInstanceWithPlacement)(nvmlDevice_t device, unsigned int profileId,
+                                                                     const nvmlGpuInstancePlacement_t *placement,
+                                                                     nvmlGpuInstance_t *gpuInstance);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetGpuInstances)(nvmlDevice_t device, unsigned int profileId,
+                                                      nvmlGpuInstance_t *gpuInstances, unsigned int *count);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetGpuInstanceById)(nvmlDevice_t device, unsigned int id,
+                                                         nvmlGpuInstance_t *gpuInstance);
+typedef nvmlReturn_t (*PFN_nvmlGpuInstanceGetInfo)(nvmlGpuInstance_t gpuInstance, nvmlGpuInstanceInfo_t *info);
+typedef nvmlReturn_t (*PFN_nvmlGpuInstanceDestroy)(nvmlGpuInstance_t gpuInstance);
+typedef nvmlReturn_t (*PFN_nvmlGpuInstanceGetComputeInstanceProfileInfo)(nvmlGpuInstance_t gpuInstance,
+                                                                         unsigned int profile,
+                                                                         unsigned int engineProfile,
+                                                                         nvmlComputeInstanceProfileInfo_t *info);
+typedef nvmlReturn_t (*PFN_nvmlGpuInstanceCreateComputeInstance)(nvmlGpuInstance_t gpuInstance, unsigned int profileId,
+                                                                 nvmlComputeInstance_t *computeInstance);
+typedef nvmlReturn_t (*PFN_nvmlGpuInstanceGetComputeInstances)(nvmlGpuInstance_t gpuInstance, unsigned int profileId,
+                                                               nvmlComputeInstance_t *computeInstances,
+                                                               unsigned int *count);
+typedef nvmlReturn_t (*PFN_nvmlGpuInstanceGetComputeInstanceById)(nvmlGpuInstance_t gpuInstance, unsigned int id,
+                                                                  nvmlComputeInstance_t *computeInstance);
+typedef nvmlReturn_t (*PFN_nvmlComputeInstanceGetInfo_v2)(nvmlComputeInstance_t computeInstance,
+                                                          nvmlComputeInstanceInfo_t *info);
+typedef nvmlReturn_t (*PFN_nvmlComputeInstanceDestroy)(nvmlComputeInstance_t computeInstance);
 typedef nvmlReturn_t (*PFN_nvmlDeviceGetTopologyCommonAncestor)(nvmlDevice_t device1, nvmlDevice_t device2,
                                                                 unsigned int *level);
 typedef nvmlReturn_t (*PFN_nvmlDeviceGetNvLinkState)(nvmlDevice_t device, unsigned int link, unsigned int *isActive);
