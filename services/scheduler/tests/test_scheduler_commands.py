@@ -126,6 +126,9 @@ async def test_what_the_commands_say(nats_url: str, prefix: str, tmp_path: Path)
     [
         pytest.param(("explain", "nobody"), 2, "write NAMESPACE/POD", id="a name without namespace"),
         pytest.param(
+            ("explain", "a/b", "--server", "nats://127.0.0.1:1"), 1, "nats://127.0.0.1:1", id="nobody listens"
+        ),
+        pytest.param(
             ("serve", "--set", "placement.annotate_at=never"), 2, "placement.annotate_at", id="a wrong setting"
         ),
         pytest.param(

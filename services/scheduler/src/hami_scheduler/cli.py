@@ -233,6 +233,9 @@ async def _request(connection: BusSettings, subject: str, payload: bytes) -> byt
         list(connection.servers),
         name="hami-scheduler-cli",
         allow_reconnect=False,
+        # Without these an address where nobody listens is tried for two minutes.
+        max_reconnect_attempts=1,
+        reconnect_time_wait=0.1,
         connect_timeout=_SECONDS,
         error_cb=_ignore,
         user=connection.user or None,
