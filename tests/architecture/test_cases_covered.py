@@ -22,18 +22,13 @@ NO_MIG_INSTANCES = "the node agent refuses to start with operatingmode mig: it h
 LATER = {
     "MIG-04": NO_MIG_INSTANCES,
     "LIF-06": "there is no preempt verb",
-    "PLC-04": "no family with a node score of its own is there yet; pair scores choose cards, never nodes",
 }
 """Cases of those areas without a test: what is not there yet."""
 
 PARTS_LATER = {
-    "ANN-03": "slots of a second vendor in one pod, with a second family",
-    "ANN-07": "cards of a family that writes no index, with that family; its text is read already",
     "MIG-09": "instances are never destroyed while their pod lives: the node agent hands out none yet",
     "PLC-08": "the option that answers all fitting nodes and reserves at bind",
-    "QUO-07": "families other than NVIDIA; the test runs over all that there are",
     "REQ-06": "memory of contexts is not counted by the library",
-    "REQ-09": "families other than NVIDIA; the test runs over all that there are",
 }
 """Cases with a test, of which a part waits."""
 

@@ -130,14 +130,14 @@ async def test_amounts_are_charged_per_card(fake_kube: FakeKube) -> None:
 
 
 @pytest.mark.case("QUO-07")
-@pytest.mark.parametrize("settings", CONFIG.vendors, ids=lambda settings: settings.vendor.word)
-async def test_every_family_with_memory_is_held_to_its_quota_with_its_factor(
-    fake_kube: FakeKube, settings: device_config.VendorSettings, tmp_path: Any
-) -> None:
-    names, factor = settings.resources, 4
+async def test_memory_is_held_to_its_quota_with_its_factor(fake_kube: FakeKube, tmp_path: Any) -> None:
+    """NVIDIA's, by a running scheduler; every family: test_cases_families."""
+    nvidia = CONFIG.vendor("NVIDIA")
+    assert nvidia is not None
+    names, factor = nvidia.resources, 4
     file = tmp_path / "devices.yaml"
     file.write_text(
-        f"{settings.vendor.config_section}: {{resourceCountName: {names.count}, resourceMemoryName: {names.memory}, "
+        f"nvidia: {{resourceCountName: {names.count}, resourceMemoryName: {names.memory}, "
         f"resourceCoreName: {names.cores}, memoryFactor: {factor}}}\n"
     )
     hard = quota("q", "default")
