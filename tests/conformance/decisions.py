@@ -286,9 +286,10 @@ def _names_a_card_twice_in_init(pod: dict[str, Any]) -> bool:
 
 
 def contradicts_itself(elements: list[Any]) -> bool:
-    """A register annotation with a null element, or with one id on two cards."""
+    """A register annotation with a null element, one id on two cards, or an id that no device annotation can name."""
     ids = [_field(card, "id") for card in elements if isinstance(card, dict)]
-    return None in elements or len(set(ids)) < len(ids)
+    unnamable = any(isinstance(id_, str) and (id_ != id_.strip() or set(id_) & set(",:;")) for id_ in ids)
+    return None in elements or len(set(ids)) < len(ids) or unnamable
 
 
 # ---- looking at rows ------------------------------------------------------------------------------------------------

@@ -190,9 +190,10 @@ def test_numa_false_reject_and_topology_false_reject_a_numa_group_that_is_large_
 
 def test_panic_and_contradictory_register_what_can_be_read_is_used_and_the_rest_refused() -> None:
     book = ledger()
-    change = book.upsert_node(node(None, card("A"), card("B"), card("A")), NOW)
+    change = book.upsert_node(node(None, card("A"), card("B"), card("A"), card("C:0")), NOW)
     assert "null" in change.problems["NVIDIA"]
     assert "'A' is listed more than once" in change.problems["NVIDIA"]
+    assert "'C:0'" in change.problems["NVIDIA"]
     assert place(book, pod(container(100))).annotations[ALLOCATED] == "B,NVIDIA,100,0:;"
     assert "CardNotHealth" in reason(book, pod(container(100, gpus="2"), name="two"))
 
