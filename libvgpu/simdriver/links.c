@@ -6,7 +6,7 @@ static const struct {
     const char *name;
     enum sim_ancestor level;
 } ancestor_names[] = {
-    {"internal", SIM_ANCESTOR_INTERNAL},        {"single", SIM_ANCESTOR_SINGLE}, {"multiple", SIM_ANCESTOR_MULTIPLE},
+    {"internal", SIM_ANCESTOR_INTERNAL},      {"single", SIM_ANCESTOR_SINGLE}, {"multiple", SIM_ANCESTOR_MULTIPLE},
     {"hostbridge", SIM_ANCESTOR_HOST_BRIDGE}, {"node", SIM_ANCESTOR_NODE},     {"system", SIM_ANCESTOR_SYSTEM},
 };
 

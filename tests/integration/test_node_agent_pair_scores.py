@@ -12,11 +12,14 @@ import msgspec
 import pytest
 from hami_model import kube, vendors
 from hami_model.device_config import VendorSettings, default_config
+from hami_model.ids import AllocationId
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "services" / "node-agent" / "tests"))
 
 from hami_chassis.clock import SystemClock
 from hami_scheduler.core import inventory
+from hami_scheduler.core.filter import filter_pod
+from hami_scheduler.core.ledger import Ledger
 from node_agent_world import NODE, World, card_id, new_world, until
 
 NVIDIA = vendors.vendor(vendors.NVIDIA)
@@ -41,6 +44,21 @@ def scores(world: World) -> dict[str, dict[str, int]]:
     return {str(card): peers for card, peers in view.pair_scores.items()}
 
 
+def chosen(world: World, count: int) -> set[str]:
+    """Cards that a pod gets which asks for the best connected ones."""
+    ledger = Ledger(default_config())
+    ledger.upsert_node(msgspec.convert(world.node(), kube.Node), SystemClock().now())
+    annotations = {"hami.io/gpu-scheduler-policy": "topology-aware"}
+    limits = {"nvidia.com/gpu": str(count)}
+    pod = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "annotations": annotations},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+    }
+    asked = msgspec.convert(pod, kube.Pod)
+    filter_pod(ledger, asked, [NODE], allocation_id=AllocationId("x"), now=SystemClock().now())
+    return set(ledger.cluster.booked("u"))
+
+
 def nvidia() -> VendorSettings:
     found = default_config().vendor(vendors.NVIDIA)
     assert found is not None
@@ -56,8 +74,9 @@ async def test_the_agent_publishes_how_cards_are_connected(world: World) -> None
     )
     world.start_agent()
     async with world.kubelet(allocatable=40):
-        found = scores(world)
+        found, pair = scores(world), chosen(world, count=2)
 
+    assert pair == {card_id(2), card_id(3)}, "610, the best of all pairs"
     # Cards 0 and 2 lie on NUMA node 0, cards 1 and 3 on node 1.
     assert found[card_id(0)] == {card_id(1): 450, card_id(2): 20, card_id(3): 10}
     assert found[card_id(2)] == {card_id(0): 20, card_id(1): 10, card_id(3): 610}

@@ -95,3 +95,8 @@ class TestDescription:
         assert [card["numa_node"] for card in described] == [0, 0, 1]
         assert described[2]["idle_watts"] == 10
         assert len({card["pci_bus_id"] for card in described}) == 3
+
+    def test_links_between_cards_are_handed_on(self):
+        links = [{"from": 0, "to": 1, "nvlinks": 4}]
+        (plan,) = plans_of({"nodes": [{"cards": [{"count": 2}], "links": links}]})
+        assert description(plan)["links"] == links

@@ -37,6 +37,26 @@ static void test_defaults(void) {
     CHECK_EQUAL(load("{\"cards\": []}"), SIM_LOAD_OK);
 }
 
+#define TWO_CARDS                                                                                                      \
+    "{\"cards\": [{\"uuid\": \"u\", \"name\": \"A\", \"memory_mib\": 1}, {\"uuid\": \"v\", \"name\": \"A\", "          \
+    "\"memory_mib\": 1}]"
+
+static void test_links(void) {
+    CHECK_EQUAL(load(TWO_CARDS
+                     ", \"links\": [{\"from\": 0, \"to\": 1, \"nvlinks\": 4, \"nvlinks_back\": 2, \"ancestor\": "
+                     "\"single\"}, {\"from\": 1, \"nvlinks\": 3}]}"),
+                SIM_LOAD_OK);
+    CHECK_EQUAL(sim_links_of(&description.links, 0), 4);
+    CHECK_EQUAL(sim_links_of(&description.links, 1), 5);
+    CHECK_EQUAL(sim_links_peer(&description.links, 0, 3), 1);
+    CHECK_EQUAL(sim_links_peer(&description.links, 1, 1), 0);
+    CHECK_EQUAL(sim_links_peer(&description.links, 1, 2), SIM_LINKED_CARDS); /* an NVSwitch */
+    CHECK_EQUAL(description.links.ancestors[1][0], SIM_ANCESTOR_SINGLE);
+    CHECK_EQUAL(load(TWO_CARDS "}"), SIM_LOAD_OK);
+    CHECK_EQUAL(sim_links_of(&description.links, 0), 0);
+    CHECK_EQUAL(description.links.ancestors[1][0], -1);
+}
+
 static void test_faults(void) {
     static const char *const rows[][2] = {
         {"", "not JSON"},
@@ -55,6 +75,13 @@ static void test_faults(void) {
          "repeats that of cards[0]"},
         {"{\"cards\": [], \"cuda_version\": \"twelve\"}", "cuda_version"},
         {"{\"cards\": [], \"cuda_version\": 12.8}", "cuda_version: expected a string"},
+        {"{\"cards\": [], \"links\": 3}", "links[0]: expected a list"},
+        {"{\"cards\": [], \"links\": [{\"from\": 0}]}", "links[0]: from"},
+        {TWO_CARDS ", \"links\": [{\"from\": 0, \"to\": 1}, {\"from\": 1, \"to\": 1}]}", "links[1]: to"},
+        {TWO_CARDS ", \"links\": [{\"from\": 0, \"to\": 1, \"nvlinks\": 37}]}", "links[0]: nvlinks"},
+        {TWO_CARDS ", \"links\": [{\"from\": 0, \"to\": 1, \"nvlinks\": 20}, {\"from\": 0, \"nvlinks\": 17}]}",
+         "more than 36"},
+        {TWO_CARDS ", \"links\": [{\"from\": 0, \"to\": 1, \"ancestor\": \"near\"}]}", "links[0]: ancestor"},
         {"{\"cards\": []} trailing", "not JSON"},
         {"{\"cards\": [],}", "not JSON"},
     };
@@ -140,6 +167,7 @@ static void fuzz(void) {
 
 int main(void) {
     test_defaults();
+    test_links();
     test_faults();
     test_visible();
     fuzz();
