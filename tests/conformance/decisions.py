@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
-from decisions_families import FAMILY_DEFERRALS, FAMILY_SUSPICIONS, family_deferral, family_suspicion
+from decisions_families import FAMILY_DEFERRALS, FAMILY_SUSPICIONS, family_deferral, family_suspicion, is_unnamable
 from decisions_mig import MIG_SUSPICIONS, mig_suspicion
 from decisions_monitor import MONITOR_DEFERRALS, MONITOR_SUSPICIONS, monitor_deferral, monitor_suspicion
 from decisions_node import NODE_SUSPICIONS, is_mig_mode, node_suspicion
@@ -288,8 +288,7 @@ def _names_a_card_twice_in_init(pod: dict[str, Any]) -> bool:
 def contradicts_itself(elements: list[Any]) -> bool:
     """A register annotation with a null element, one id on two cards, or an id that no device annotation can name."""
     ids = [_field(card, "id") for card in elements if isinstance(card, dict)]
-    unnamable = any(isinstance(id_, str) and (id_ != id_.strip() or set(id_) & set(",:;")) for id_ in ids)
-    return None in elements or len(set(ids)) < len(ids) or unnamable
+    return None in elements or len(set(ids)) < len(ids) or any(map(is_unnamable, ids))
 
 
 # ---- looking at rows ------------------------------------------------------------------------------------------------

@@ -197,8 +197,14 @@ def _names_another_node(pod: dict[str, Any]) -> bool:
 
 
 def _lists_twice(row: Row) -> bool:
+    """Or lists an id that no device annotation can name."""
     ids = [card.get("id") for card in _cards(row)]
-    return len(set(ids)) < len(ids)
+    return len(set(ids)) < len(ids) or any(map(is_unnamable, ids))
+
+
+def is_unnamable(card_id: object) -> bool:
+    """An id with spaces around it, or with a mark of the device annotation."""
+    return isinstance(card_id, str) and (card_id != card_id.strip() or not set(card_id).isdisjoint(",:;"))
 
 
 def _lock_steps(row: Row) -> list[Row]:
