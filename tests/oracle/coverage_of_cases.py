@@ -65,6 +65,8 @@ class Coverage:
             "node does not fit now",
             "nodes tie for the best score",
             "note PairScoresMissing",
+            "policy 'fgd' fits",
+            "node policy 'fgd' fits",
             *(f"selection {name} {word}" for name in ("groups", "pairs") for word in ("fits", "fits nowhere")),
         ]
         return [name for name in (*wanted, *(f"reason {reason}" for reason in REASONS)) if not self.counts[name]]

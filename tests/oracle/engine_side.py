@@ -38,6 +38,13 @@ class EngineSide:
             cores_percent=step.get("cores_percent"),
         )
 
+    def _set_workload(self, step: Json) -> None:
+        shapes = step["shapes"]
+        self.cluster.set_workload(
+            shapes
+            and [engine.WorkloadShape(weight=shape["weight"], ask=engine.Ask(**shape["ask"])) for shape in shapes]
+        )
+
     def _charge(self, step: Json) -> None:
         self._uids[step["uid"]] = None
         for container in step["containers"]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from oracle_model.cluster import Answer, Cluster, Verdict
 from oracle_model.usage import Amount, effective_usage, plus
-from oracle_model.values import Family, Json, read_charge, read_node, read_pod
+from oracle_model.values import Ask, Family, Json, Shape, read_charge, read_node, read_pod
 
 
 class OracleSide:
@@ -30,6 +30,10 @@ class OracleSide:
     def _set_quota(self, step: Json) -> None:
         limits = (step.get("memory_mib"), step.get("cores_percent"))
         self.cluster.limits[step["namespace"], step["vendor"]] = limits
+
+    def _set_workload(self, step: Json) -> None:
+        shapes = step["shapes"]
+        self.cluster.workload = shapes and [Shape(shape["weight"], Ask(**shape["ask"])) for shape in shapes]
 
     def _charge(self, step: Json) -> None:
         booking = read_charge(step)

@@ -57,6 +57,7 @@ class _Maker:
         self.has_groups = self.families[1].get("selection", "first") != "first"
         self.has_dcu = random.random() < (0.9 if self.has_groups else 0.1)
         self.has_mig = random.random() < 0.15
+        self.has_fgd = not self.has_mig and random.random() < 0.15
         self.pod_kind = self._pod_kind()
 
     def _pod_kind(self) -> set[str]:
@@ -97,11 +98,13 @@ class _Maker:
         steps = [self._set_node(name) for name in NODES[: random.choice((1, 1, 2, 2, 3, 4))]]
         if self.has_quota:
             steps += [self._set_quota() for _ in range(random.choice((1, 1, 2)))]
+        if self.has_fgd and random.random() < 0.7:
+            steps.append(self._set_workload())
         steps += [self._charge() for _ in range(random.choice((0, 1, 1, 2, 3)))]
         makers = (
             (self._reserve, 8), (self._what_if, 2), (self._explain, 3), (self._charge, 2), (self._release, 2),
             (self._confirm, 1), (self._health, 1), (self._set_node_again, 1), (self._remove_node, 0.5),
-            (self._set_quota, 1 if self.has_quota else 0.1),
+            (self._set_quota, 1 if self.has_quota else 0.1), (self._set_workload, 1 if self.has_fgd else 0.0),
         )  # fmt: skip
         for make in random.choices([m for m, _ in makers], [w for _, w in makers], k=random.randint(1, 5)):
             steps.append(make())
@@ -231,6 +234,17 @@ class _Maker:
             step["cores_percent"] = random.choice((0, 30, 50, 60, 100, 150, 200))
         return step
 
+    def _set_workload(self) -> Json:
+        if self.random.random() < 0.2:
+            return {"do": "set_workload", "shapes": None}
+        shapes = []
+        for _ in range(self.random.choice((1, 2, 3, 3))):
+            ask = self._ask(self._vendor())
+            shapes.append(
+                {"weight": self.random.choice((0, 1, 1, 2, 5, 17)), "ask": {**ask, "count": ask["count"] or 1}}
+            )
+        return {"do": "set_workload", "shapes": shapes}
+
     def _charge(self) -> Json:
         random = self.random
         node = self._some_node()
@@ -324,8 +338,14 @@ class _Maker:
         }
         if random.random() < 0.6:
             pod["node_policy"] = random.choice(NODE_POLICIES)
+        if self.has_fgd and random.random() < 0.6:
+            pod["node_policy"] = "fgd"
         if "policy" in kind:
             pod["card_policy"] = random.choice(CARD_POLICIES)
+        if self.has_fgd and random.random() < 0.7:
+            pod["card_policy"] = random.choice(
+                ("fgd", "fgd", "numa,fgd", "fgd,binpack", "fgd,mutex", "fgd,topology-aware")
+            )
         if "numa" in kind:
             pod["numa_bind"] = True
         if "constraint" in kind:

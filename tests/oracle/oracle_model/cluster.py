@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .fit import NodeState, Outcome, Quota, fit, is_partitioned
+from .checks import NodeState, Quota, is_partitioned
+from .fit import Outcome, fit
+from .fragments import booked_shapes, fragmentation, weigh
 from .groups import group_gain
-from .order import best_nodes, improved, node_score, total_of
+from .order import best_nodes, improved, node_score, total_of, words_of
 from .usage import Amount, effective_usage, plus, total
-from .values import Booking, Family, Node, Pod, Share
+from .values import Booking, Family, Node, Pod, Shape, Share
 
 UNREGISTERED = "node unregistered"
 BEST_COUNT = 10
@@ -42,6 +44,12 @@ class Verdict(NamedTuple):
     """None: the node is not registered."""
     never: bool
     score: float | None
+    growth: int = 0
+    """By how much the node's fragmentation would grow."""
+
+
+def looks_at_fragments(pod: Pod) -> bool:
+    return pod.node_policy == "fgd" or "fgd" in words_of(pod.card_policy)
 
 
 class Cluster:
@@ -52,6 +60,8 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.limits: dict[tuple[str, str], tuple[int | None, int | None]] = {}
         self.bookings: dict[str, Booking] = {}
+        self.workload: list[Shape] | None = None
+        """Pods that are expected. None: as those booked."""
 
     def set_card_health(self, node: str, card_id: str, *, healthy: bool) -> bool:
         """False when the node has not registered such a card."""
@@ -146,7 +156,15 @@ class Cluster:
             occupied=self.occupied(node, without=without),
             unclear=self.unclear(node, without=without),
             quotas=quotas,
+            shapes=self._shapes(pod) if looks_at_fragments(pod) else (),
         )
+
+    def _shapes(self, pod: Pod) -> tuple[Shape, ...]:
+        """The expected pods, weighed."""
+        nodes = {name: node.cards for name, node in self.nodes.items()}
+        others = [booking for booking in self.bookings.values() if booking.uid != pod.uid]
+        shapes = booked_shapes(others, nodes, self.families) if self.workload is None else self.workload
+        return weigh(shapes, nodes.values(), self.families)
 
     def explain(self, pod: Pod, candidates: Sequence[str] | None) -> list[Verdict]:
         """Each candidate once, by name."""
@@ -158,7 +176,12 @@ class Cluster:
             state = self._state(name, pod)
             outcome = fit(state, pod, self.families)
             never = outcome.text is not None and fit(state.emptied(), pod, self.families).text is not None
-            verdicts.append(Verdict(name, outcome, never, self._score(name, state.used, pod, outcome)))
+            growth = 0
+            if outcome.text is None:
+                kinds = [container.kind for container in pod.containers]
+                after = state.with_pod(list(zip(kinds, outcome.shares, strict=True)))
+                growth = fragmentation(after, self.families) - fragmentation(state, self.families)
+            verdicts.append(Verdict(name, outcome, never, self._score(name, state.used, pod, outcome), growth))
         return verdicts
 
     def what_if(self, pod: Pod, candidates: Sequence[str] | None) -> Answer:
@@ -171,7 +194,7 @@ class Cluster:
         never: dict[str, str] = {}
         tally: dict[str, int] = {}
         fitting: dict[str, Outcome] = {}
-        for name, outcome, is_never, score in verdicts:
+        for name, outcome, is_never, score, _ in verdicts:
             if outcome is not None and outcome.text is None and score is not None:
                 scores[name] = score
                 fitting[name] = outcome
@@ -180,7 +203,7 @@ class Cluster:
             (never if is_never else not_now)[name] = text
             for reason in {"NodeUnregistered"} if outcome is None else outcome.reasons:
                 tally[reason] = tally.get(reason, 0) + 1
-        best = best_nodes(scores, pod.node_policy)
+        best = best_nodes(scores, pod.node_policy, {verdict.node: verdict.growth for verdict in verdicts})
         node, score = best[0] if best else (None, None)
         return Answer(
             node=node,

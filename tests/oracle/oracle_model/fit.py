@@ -4,46 +4,28 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from .checks import (
+    NodeState,
+    Quota,
+    Wanted,
+    first_reason,
+    is_partitioned,
+    second_reason,
+    serves,
+    share_of,
+    third_reason,
+)
 from .choice import choose, choose_groups, choose_modules, modules_usable
-from .mig import Interval, choose_instance, intervals, whole_memory_mib
-from .order import Rank, card_score, percent_of, sort_key, words_of
+from .fragments import fragmentation
+from .mig import choose_instance, intervals
+from .order import Rank, card_score, sort_key, words_of
 from .usage import Amount, effective_usage, plus, running_beside, total
-from .values import Ask, Card, Constraint, Container, Family, PairScores, Pod, Share
+from .values import Ask, Card, Constraint, Container, Family, Pod, Share
 
 Families = dict[str, Family]
 """By word."""
 
 TOO_FEW = "AllocatedCardsInsufficientRequest"
-
-
-class Quota(NamedTuple):
-    """Limits of a namespace for one vendor, and what other pods use of them. None: no limit."""
-
-    memory_limit: int | None = None
-    cores_limit: int | None = None
-    used_memory: int = 0
-    used_cores: int = 0
-
-
-class NodeState(NamedTuple):
-    """A node as the pod finds it."""
-
-    cards: tuple[Card, ...]
-    pair_scores: PairScores
-    used: dict[str, Amount]
-    """By card, what other pods hold."""
-    blocked: frozenset[str]
-    occupied: dict[str, list[Interval]]
-    """By card, where other pods' instances lie."""
-    unclear: frozenset[str]
-    """Cards of which pods hold what their mode does not allow."""
-    quotas: dict[str, Quota]
-    """By vendor."""
-
-    def emptied(self) -> NodeState:
-        """With nothing used, nothing wrong with any card, and no quota."""
-        cards = tuple(card._replace(healthy=True, cordoned=False) for card in self.cards)
-        return NodeState(cards, self.pair_scores, {}, frozenset(), {}, frozenset(), {})
 
 
 Look = tuple[str, str | None]
@@ -82,7 +64,7 @@ def fit(node: NodeState, pod: Pod, families: Families) -> Outcome:
             if not (is_app and apps_began):
                 order = list(node.cards)  # each init container, and the first app container, starts anew
             apps_began = apps_began or is_app
-            ranks = _ranks(node, pod, asks, [*held, (container.kind, ())])
+            ranks = _ranks(node, pod, asks, [*held, (container.kind, ())], families)
             for ask in asks:
                 order.sort(key=lambda card: key(ranks[card.id]))
                 request = Request(pod, container, ask, families[ask.vendor], [*held, (container.kind, tuple(given))])
@@ -119,14 +101,29 @@ Held = list[tuple[str, tuple[Share, ...]]]
 """What the pod has so far: each container's kind with its shares."""
 
 
-def _ranks(node: NodeState, pod: Pod, asks: list[Ask], held: Held) -> dict[str, Rank]:
+def _ranks(node: NodeState, pod: Pod, asks: list[Ask], held: Held, families: Families) -> dict[str, Rank]:
     own = running_beside(held)
     ranks = {}
     for card in node.cards:
         used = plus(node.used.get(card.id, Amount()), own.get(card.id, Amount()))
         score = card_score(card, used, [ask for ask in asks if ask.vendor == card.vendor], pod.weights)
         ranks[card.id] = Rank(score, card.numa, card.index, used.slots)
+    if "fgd" in words_of(pod.card_policy):
+        return {
+            card.id: ranks[card.id]._replace(growth=_growth(node, card, asks, held, families)) for card in node.cards
+        }
     return ranks
+
+
+def _growth(node: NodeState, card: Card, asks: list[Ask], held: Held, families: Families) -> int:
+    """By how much the node's fragmentation grows when the card gives its share to the last container of `held`."""
+    own = [ask for ask in asks if serves(families[ask.vendor], card, ask.vendor)]
+    if not own:
+        return 0
+    kind, given = held[-1]
+    share = share_of(families[card.vendor], card, own[0])
+    after = node.with_pod([*held[:-1], (kind, (*given, share))])
+    return fragmentation(after, families) - fragmentation(node.with_pod(held), families)
 
 
 class Request(NamedTuple):
@@ -161,7 +158,7 @@ def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list
     numa_before: int | None = None
     collects_all = _collects_all(pod, family)
     for card in reversed(candidates):
-        if pod.numa_bind and _first_reason(node, card, ask, constraint) is None and card.numa != numa_before:
+        if pod.numa_bind and first_reason(node, card, ask, constraint) is None and card.numa != numa_before:
             if len(collected) >= ask.count:
                 large_group = collected
             elif collected and not collects_all:
@@ -196,8 +193,7 @@ def _collect(node: NodeState, request: Request, order: list[Card]) -> tuple[list
 
 def _candidates(cards: list[Card], request: Request) -> list[Card]:
     """The vendor's cards that can serve at all."""
-    word = request.family.model_contains.lower()
-    return [card for card in cards if card.vendor == request.ask.vendor and word in card.model.lower()]
+    return [card for card in cards if serves(request.family, card, request.ask.vendor)]
 
 
 def _collects_all(pod: Pod, family: Family) -> bool:
@@ -231,15 +227,15 @@ class Visit:
         node, (pod, _, ask, family, _) = self.node, self.request
         used = plus(node.used.get(card.id, Amount()), self.own.get(card.id, Amount()))
         constraint = pod.constraints.get(ask.vendor, Constraint())
-        share = _share(family, card, ask)
-        reason = _first_reason(node, card, ask, constraint) or _second_reason(pod, card, constraint, used)
+        share = share_of(family, card, ask)
+        reason = first_reason(node, card, ask, constraint) or second_reason(pod.card_policy, card, constraint, used)
         if reason is not None:
             return reason
         wanted = Wanted.on(family, card, ask, share)
         charged = share._replace(memory_mib=wanted.memory_mib, cores_percent=wanted.cores_percent or 0)
         if not self._within_quota(collected, charged):
             return "ResourceQuotaNotFit"
-        reason = _third_reason(family, card, used, wanted)
+        reason = third_reason(family, card, used, wanted)
         if reason is not None or not is_partitioned(family, card):
             return reason or share
         return self._instance(card, wanted.memory_mib, used, collected, of_card)
@@ -275,89 +271,6 @@ class Visit:
         kind, given = held[-1]
         with_share = [*held[:-1], (kind, (*given, *collected, share))]
         return _within_quota(self.node.quotas.get(vendor, Quota()), vendor, with_share)
-
-
-class Wanted(NamedTuple):
-    """What the checks of one card compare with. `cores_percent` None: cores do not decide."""
-
-    memory_mib: int
-    cores_percent: int | None
-    is_whole: bool = False
-    """The instance that is the whole card: compute comes with it, and cutting the card costs some of its memory."""
-
-    @classmethod
-    def on(cls, family: Family, card: Card, ask: Ask, share: Share) -> Wanted:
-        if not is_partitioned(family, card):
-            return cls(share.memory_mib, share.cores_percent)
-        whole = whole_memory_mib(card)
-        by_percent = ask.memory_mib == 0 and (ask.memory_percent or 0) > 0
-        if by_percent and whole is not None and share.memory_mib > whole:
-            return cls(whole, None, is_whole=True)
-        return cls(share.memory_mib, share.cores_percent or None)
-
-
-def is_partitioned(family: Family, card: Card) -> bool:
-    return bool(family.partitioned_mode) and card.mode == family.partitioned_mode
-
-
-def _share(family: Family, card: Card, ask: Ask) -> Share:
-    """Memory given as an amount wins over a percentage."""
-    memory = ask.memory_mib
-    if memory == 0 and ask.memory_percent is not None:
-        memory = percent_of(max(card.memory_mib, 0), ask.memory_percent)
-    return Share(card.id, ask.vendor, memory, min(ask.cores_percent, family.most_cores_percent))
-
-
-def _first_reason(node: NodeState, card: Card, ask: Ask, constraint: Constraint) -> str | None:
-    """Checks that come before the one on NUMA."""
-    faults = {
-        "ModeNotFit": ask.mode not in ("", card.mode),
-        "CardNotHealth": not card.healthy,
-        "CardMigReservationUnclear": card.id in node.unclear,
-        "CardCordoned": card.cordoned,
-        "CardBlocked": card.id in node.blocked,
-    }
-    if any(faults.values()):
-        return next(reason for reason, holds in faults.items() if holds)
-    model = card.model.lower()
-    wanted, avoided = constraint.use_models, constraint.avoid_models or ()
-    if wanted is not None and not any(word.lower() in model for word in wanted):
-        return "CardTypeMismatch"
-    if any(word.lower() in model for word in avoided):
-        return "CardTypeMismatch"
-    admits_mode = constraint.modes is None or card.mode in constraint.modes
-    return None if admits_mode else "CardTypeMismatch"
-
-
-def _second_reason(pod: Pod, card: Card, constraint: Constraint, used: Amount) -> str | None:
-    """Checks between those on NUMA and quota."""
-    if constraint.use_ids is not None and card.id not in constraint.use_ids:
-        return "CardUuidMismatch"
-    if constraint.avoid_ids is not None and card.id in constraint.avoid_ids:
-        return "CardUuidMismatch"
-    if card.slots <= used.slots:
-        return "CardTimeSlicingExhausted"
-    if "mutex" in words_of(pod.card_policy) and used.slots > 0:
-        return "ExclusiveDeviceAllocateConflict"
-    return None
-
-
-def _third_reason(family: Family, card: Card, used: Amount, wanted: Wanted) -> str | None:
-    """Checks after the one on quota."""
-    cores = wanted.cores_percent
-    if card.memory_mib < 0 or card.memory_mib - used.memory_mib < wanted.memory_mib:
-        return "CardInsufficientMemory"
-    if cores is not None and card.cores_percent - used.cores_percent < cores:
-        return "CardInsufficientCore"
-    if wanted.is_whole:
-        return None
-    wants_whole = family.whole_card_is_exclusive and card.cores_percent == 100 and cores == 100
-    if wants_whole and used.slots > 0:
-        return "ExclusiveDeviceAllocateConflict"
-    is_full = card.cores_percent != 0 and used.cores_percent == card.cores_percent
-    if family.zero_cores_need_free_cores and is_full and not cores:
-        return "CardComputeUnitsExhausted"
-    return None
 
 
 def _within_quota(quota: Quota, vendor: str, held: Held) -> bool:

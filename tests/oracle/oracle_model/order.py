@@ -62,6 +62,8 @@ class Rank(NamedTuple):
     numa: int
     index: int
     used_slots: int
+    growth: int = 0
+    """By how much fragmentation grows when the card is taken; only `fgd` looks at it."""
 
 
 SortKey = Callable[[Rank], tuple[float, ...]]
@@ -77,25 +79,33 @@ def sort_key(policy: str, *, numa_bind: bool) -> SortKey:
         return _chain_key(policy, numa_bind=numa_bind)
     if policy == "mutex":
         return lambda rank: (-rank.used_slots, rank.numa)
+    if policy == "fgd" and numa_bind:
+        return lambda rank: (-rank.numa, -rank.growth, rank.score)
+    if policy == "fgd":
+        return lambda rank: (-rank.growth, rank.score, rank.numa)
     if policy == "binpack":
         return (lambda rank: (-rank.numa, rank.score)) if numa_bind else (lambda rank: (rank.score, rank.numa))
     return (lambda rank: (rank.numa, -rank.score)) if numa_bind else (lambda rank: (-rank.score, rank.numa))
 
 
 def _chain_key(policy: str, *, numa_bind: bool) -> SortKey:
-    chain = [word for word in words_of(policy) if word in ("binpack", "spread", "numa")]
+    chain = [word for word in words_of(policy) if word in ("binpack", "spread", "numa", "fgd")]
     chain = list(dict.fromkeys(chain)) or ["spread"]
     if numa_bind and chain[0] != "numa":
         chain = ["numa", *(word for word in chain if word != "numa")]
 
     def key(rank: Rank) -> tuple[float, ...]:
-        parts: dict[str, float] = {"binpack": rank.score, "spread": -rank.score, "numa": rank.numa}
+        parts: dict[str, float] = {"binpack": rank.score, "spread": -rank.score, "numa": rank.numa, "fgd": -rank.growth}
         return (*(parts[word] for word in chain), rank.index)
 
     return key
 
 
-def best_nodes(scores: dict[str, float], policy: str) -> list[tuple[str, float]]:
-    """Best first: the emptiest under `spread`, the fullest under any other word; of equals the first by name."""
+def best_nodes(scores: dict[str, float], policy: str, growths: dict[str, int]) -> list[tuple[str, float]]:
+    """Best first: the emptiest under `spread`, the fullest under any other word; of equals the first by name.
+
+    `growths`: of the nodes' fragmentation, which under `fgd` must be small before all else.
+    """
     sign = 1 if policy == "spread" else -1
-    return sorted(scores.items(), key=lambda entry: (sign * entry[1], entry[0]))
+    growth = growths if policy == "fgd" else {}
+    return sorted(scores.items(), key=lambda entry: (growth.get(entry[0], 0), sign * entry[1], entry[0]))

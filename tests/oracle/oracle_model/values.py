@@ -73,6 +73,13 @@ class Ask(NamedTuple):
     """Only cards in this mode serve; empty: any."""
 
 
+class Shape(NamedTuple):
+    """Pods that are expected: each asks this and nothing else. `weight`: how often, in proportion to the others."""
+
+    weight: int
+    ask: Ask
+
+
 class Container(NamedTuple):
     """`kind`: `init` (ends before the next one starts), `sidecar` (an init container that keeps running), `app`."""
 

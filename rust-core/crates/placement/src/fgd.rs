@@ -41,7 +41,11 @@ const WEIGHTS: f64 = 1_048_576.0;
 const TERMS: i64 = 2;
 
 /// Checks that no request passes on a card that fails them.
-const CLOSED: u32 = Check::Health.bit() | Check::Cordon.bit() | Check::Blocked.bit() | Check::Slots.bit();
+const CLOSED: u32 = Check::Health.bit()
+    | Check::MigReservation.bit()
+    | Check::Cordon.bit()
+    | Check::Blocked.bit()
+    | Check::Slots.bit();
 
 /// What one shape needs of cards of one kind.
 #[derive(Clone, Copy, Debug)]

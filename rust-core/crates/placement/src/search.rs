@@ -114,7 +114,8 @@ impl Search {
                 return Ok(());
             }
         }
-        if self.weighs_groups {
+        if self.weighs_groups || pod.node_policy == NodePolicy::Fgd {
+            // Which cards the last ask takes matters too.
             return self.walk.fit(&nodes[place], pod, &mut self.demands, Base::Present, &mut Nobody);
         }
         self.walk.fits(&nodes[place], pod, &mut self.demands, Base::Present)
