@@ -101,6 +101,16 @@ static void print_books(const struct sim_description *d, struct sim_books *books
             print_process(books, process, card, first);
             first = false;
         }
+        printf("], \"mig_instances\": [");
+        first = true;
+        for (unsigned i = 0; i < SIM_MAX_INSTANCES; i++) {
+            const struct sim_gpu_instance *instance = &books->cards[card].instances[i];
+            if (!instance->in_use)
+                continue;
+            printf("%s{\"id\": %u, \"start\": %u, \"size\": %u, \"number\": %u}", first ? "" : ", ", instance->id,
+                   instance->start, instance->size, instance->number);
+            first = false;
+        }
         printf("]}");
     }
     printf("], \"events\": %u", atomic_load(&books->event_count));

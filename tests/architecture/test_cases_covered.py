@@ -17,16 +17,12 @@ FINISHED = (
 )  # fmt: skip
 """Parts of areas; a case of several areas counts for each."""
 
-NO_MIG_INSTANCES = "the node agent refuses to start with operatingmode mig: it hands out no MIG instances yet"
-
 LATER = {
-    "MIG-04": NO_MIG_INSTANCES,
     "LIF-06": "there is no preempt verb",
 }
 """Cases of those areas without a test: what is not there yet."""
 
 PARTS_LATER = {
-    "MIG-09": "instances are never destroyed while their pod lives: the node agent hands out none yet",
     "PLC-08": "the option that answers all fitting nodes and reserves at bind",
     "REQ-06": "memory of contexts is not counted by the library",
 }

@@ -57,6 +57,7 @@ def _facts(device: Row) -> CardFacts:
         memory_fault="" if query == "NOT_SUPPORTED" else query,
         numa_text=device.get("numa_node"),
         pci_bus_id=device["bus_id"],
+        is_mig_off=device.get("mig_mode") == "disabled",
         mig_profiles=tuple(_profile(profile) for profile in device.get("gi_profiles", ())),
     )
 

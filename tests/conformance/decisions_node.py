@@ -18,6 +18,7 @@ NODE_SUSPICIONS = (
     "mig-card-left-out",
     "mig-few-ids",
     "mig-other-memory",
+    "mig-mode-off",
     "unreadable-links",
 )
 
@@ -43,6 +44,7 @@ def node_suspicion(row: Row) -> str | None:
         "no-node-file": registers and config["node_config_json"] is None,
         "mig-card-left-out": registers and is_mig_mode(row) and any(not _mig_names(row, card) for card in devices),
         "mig-few-ids": registers and is_mig_mode(row) and any(_has_few_ids(row, card) for card in devices),
+        "mig-mode-off": registers and is_mig_mode(row) and any(card.get("mig_mode") == "disabled" for card in devices),
         "mig-other-memory": registers and any(_is_other(*pair) for card in devices for pair in _mig_names(row, card)),
     }
     return next((kind for kind, holds in kinds.items() if holds), None)

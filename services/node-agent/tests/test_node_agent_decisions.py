@@ -199,6 +199,15 @@ def test_the_later_bind_loses_and_a_pod_that_runs_comes_first() -> None:
     assert overcommitted(early, [claim("l", 60, at=2, handed_out=True)], CARDS) is not None
 
 
+def test_seven_instances_of_a_seventh_each_fit_a_card_in_mig_mode() -> None:
+    cards = {A: Card(id=A, slots=7, memory_mib=40960, cores_percent=100, mode="mig")}
+    seventh = {A: CardUsage(memory_mib=4864, cores_percent=15, slots=1)}
+    claims = [Claim(uid=str(number), usage=seventh, handed_out=False, bound_at=number) for number in range(8)]
+
+    assert overcommitted(claims[6], claims[:7], cards) is None
+    assert overcommitted(claims[7], claims, cards) is not None
+
+
 @given(st.lists(st.tuples(st.integers(0, 120), st.integers(0, 4), st.booleans()), min_size=1, max_size=12))
 def test_pods_served_one_after_the_other_never_overcommit(pods: list[tuple[int, int, bool]]) -> None:
     """Whoever asks, in whatever order: what was handed out fits the card, whatever else is bound to it."""

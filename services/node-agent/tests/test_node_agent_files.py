@@ -148,14 +148,22 @@ def test_wrong_use_is_refused_in_one_line(tmp_path: Path, words: list[str], reas
     assert "Traceback" not in done.stderr
 
 
-def test_mig_is_refused_loudly(tmp_path: Path) -> None:
+def test_mig_needs_late_binding(tmp_path: Path) -> None:
     overrides = tmp_path / "config.json"
     overrides.write_text('{"nodeconfig": [{"name": "n1", "operatingmode": "mig"}]}')
 
-    done = command("serve", "--set", f"node.overrides_file={overrides}", tmp_path=tmp_path, HAMI_NODE_NAME="n1")
+    done = command(
+        "serve",
+        "--set",
+        "handoff.mode=lock",
+        "--set",
+        f"node.overrides_file={overrides}",
+        tmp_path=tmp_path,
+        HAMI_NODE_NAME="n1",
+    )
 
     assert done.returncode == 2
-    assert "MIG instances cannot be handed out yet" in done.stderr
+    assert "hands out no MIG instances; set late-binding" in done.stderr
 
 
 def test_the_page_of_metrics_is_up_to_date() -> None:

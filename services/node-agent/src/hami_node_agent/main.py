@@ -35,8 +35,10 @@ from hami_node_agent.adapters.kubelet_files import KubeletCheckpointFile
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
 from hami_node_agent.adapters.lock_api import KubeLockApi
 from hami_node_agent.adapters.lock_handoff import LockHandoff
+from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.adapters.node import LockRelease, NodeRegistration, NodeWatch
 from hami_node_agent.adapters.nvml import Nvml, find_library
+from hami_node_agent.adapters.nvml_mig_driver import NvmlMigDriver
 from hami_node_agent.adapters.outcomes import HandoverOutcomes
 from hami_node_agent.adapters.placeholder_handoff import LateBindingHandoff
 from hami_node_agent.adapters.pod_resources import PodResources
@@ -116,8 +118,11 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     """All objects of the service, and its root tasks."""
     nvidia = _nvidia_settings(settings)
     options = _options(settings, nvidia)
-    if options.operating_mode == MIG:
-        raise Permanent("operatingmode mig: MIG instances cannot be handed out yet; set hami-core")
+    is_mig = options.operating_mode == MIG
+    if is_mig and settings.handoff.mode != "late-binding":
+        raise Permanent(
+            f"operatingmode mig: handoff.mode {settings.handoff.mode} hands out no MIG instances; set late-binding"
+        )
     for warning in options.warnings:
         log.warning("per-node-configuration", problem=warning)
     node_name, prefix = settings.node.name, settings.events.prefix
@@ -134,7 +139,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     book = own.load()
 
     # Cards.
-    nvml = Nvml()
+    nvml = Nvml(with_mig=is_mig)
     await nvml.start(find_library(settings.nvml.library_file, settings.nvml.driver_root))
     stack.push_async_callback(nvml.close)
 
@@ -208,6 +213,8 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         runtime_classes=frozenset(settings.handoff.runtime_classes),
     )
     outcomes = HandoverOutcomes(nvidia, origin, writer=patches, sink=bus, recorder=recorder, clock=clock)
+    mig_driver = NvmlMigDriver(nvml) if is_mig else None
+    mig = MigInstances(mig_driver, book, ledger=pods) if mig_driver is not None else None
     late_binding = LateBinding(
         plan,
         nvidia,
@@ -222,6 +229,8 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         outcomes=outcomes,
         metrics=metrics,
         new_region_name=lambda: f"{uuid.uuid4()}.cache",
+        mig=mig,
+        mig_driver=mig_driver,
     )
     lock = LockHandoff(
         plan,
@@ -248,6 +257,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         forget=late_binding.forget,
         pods_synced=pods.informer.synced,
         clock=clock,
+        release_mig=None if mig is None else lambda uid: mig.release(uid, late_binding.save),
     )
     subscriber.on_added.append(late_binding.announce_again)
     subscriber.on_seen.append(release.pod_seen)

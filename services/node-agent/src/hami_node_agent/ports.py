@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from hami_model import kube
+from hami_model.cards import MigPlacement
 from hami_model.events.allocation import Verification
+from hami_model.mig_allocations import MigInstance
 from kubelet_api.checkpoint import CheckpointView
 
 from hami_node_agent.core.cdi_spec import ForeignSpec
 from hami_node_agent.core.grant import HostState
 from hami_node_agent.core.handed_out import HandedOut
 from hami_node_agent.core.inventory import CardFacts, Inventory
+from hami_node_agent.core.mig_instances import LiveInstance
 
 
 class PodLedger(Protocol):
@@ -108,6 +111,30 @@ class DeviceLibrary(Protocol):
 
     async def probe(self, uuid: str) -> str:
         """Asks a card a few things; what went wrong, or empty."""
+        ...
+
+
+class MigDriver(Protocol):
+    """MIG instances of cards, by their UUIDs. Raises MigError (Transient)."""
+
+    async def kind_of(self, card_id: str, profile: str) -> int:
+        """NVML's kind of the profile that a name stands for on that card."""
+        ...
+
+    async def instances(self, card_id: str) -> Sequence[LiveInstance]: ...
+
+    async def create(self, card_id: str, kind: int, placement: MigPlacement) -> LiveInstance:
+        """Makes a GPU instance just there, with a compute instance that is all of it, or leaves nothing."""
+        ...
+
+    async def complete(self, card_id: str, instance: LiveInstance) -> LiveInstance:
+        """Makes the compute instance that a GPU instance lacks."""
+        ...
+
+    async def destroy(self, card_id: str, instance: LiveInstance) -> None: ...
+
+    async def capability_minors(self, card_id: str, instance: MigInstance) -> tuple[int, int]:
+        """n of the two /dev/nvidia-caps/nvidia-cap<n> through which the instance is used."""
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from hami_chassis.clock import Clock
 from hami_chassis.errors import Permanent, Transient
@@ -17,6 +17,8 @@ from hami_node_agent.ports import CdiDirectory, HostFiles, KubeletCheckpoint, Ow
 log = get_logger("collection")
 
 _PERIOD_SECONDS = 60.0
+_IN_USE_PERIOD_SECONDS = 1.0
+"""While MIG instances of gone pods are in use: nobody tells when that ends, and others wait for them."""
 
 
 class Collection:
@@ -34,7 +36,9 @@ class Collection:
         forget: Callable[[str], None],
         pods_synced: asyncio.Event,
         clock: Clock,
+        release_mig: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
+        """`release_mig` destroys the MIG instances of a pod that is gone, by its UID; raises Transient while in use."""
         self._book = book
         self._ledger = ledger
         self._cdi = cdi
@@ -44,9 +48,12 @@ class Collection:
         self._forget = forget
         self._pods_synced = pods_synced
         self._clock = clock
+        self._release_mig = release_mig
         self._gone: set[str] = set()
         """UIDs do not come back: who was gone once needs no second look."""
         self._work = asyncio.Event()
+        self._in_use: frozenset[str] = frozenset()
+        """Gone pods whose MIG instances could not go yet."""
 
     def pod_gone(self, pod: kube.Pod) -> None:
         if not is_mirror(pod):  # the UID that a mirror claims may be another pod's: a list is to prove its absence
@@ -65,7 +72,7 @@ class Collection:
 
     async def _wait(self) -> None:
         tasks = {
-            asyncio.ensure_future(self._clock.sleep(_PERIOD_SECONDS)),
+            asyncio.ensure_future(self._clock.sleep(_IN_USE_PERIOD_SECONDS if self._in_use else _PERIOD_SECONDS)),
             asyncio.ensure_future(self._work.wait()),
         }
         try:
@@ -87,7 +94,8 @@ class Collection:
             # The watch may lag behind a pod that was read by name, so only a consistent list proves absence.
             there = {kubelet_uid(pod) for pod in await self._ledger.read_all()}
             self._gone |= left - there
-        gone = left & self._gone
+        self._in_use = await self._still_in_use(left & self._gone & self._book.uids())
+        gone = (left & self._gone) - self._in_use
         for uid in gone & with_specs:
             await self._cdi.remove_pod(uid)
         if gone & self._book.uids():
@@ -97,6 +105,22 @@ class Collection:
         for uid in gone:
             self._forget(uid)
         await self._remove_folders(gone & with_folders)
+
+    async def _still_in_use(self, gone: frozenset[str] | set[str]) -> frozenset[str]:
+        """Gone pods of which MIG instances are left, since the driver says that they are in use.
+
+        Kubelet's checkpoint is not asked: it keeps what a pod held until the next pod asks for devices.
+        """
+        if self._release_mig is None or not gone:
+            return frozenset()
+        kept: set[str] = set()
+        for uid in sorted(gone):
+            try:
+                await self._release_mig(uid)
+            except Transient as error:
+                log.info("mig-instances-left", pod_uid=uid, reason=str(error))
+                kept.add(uid)
+        return frozenset(kept)
 
     async def _remove_folders(self, gone: frozenset[str] | set[str]) -> None:
         """Kubelet's word counts too: a pod deleted by force may still have processes."""

@@ -15,7 +15,16 @@ from hami_chassis.log import get_logger
 from hami_model import allocations, env, keys, kube
 from hami_model.device_config import VendorSettings
 
-from hami_node_agent.core import cdi_spec, checkpoint_match, entitlement, grant, handed_out, outcome
+from hami_node_agent.adapters.mig_instances import MigInstances
+from hami_node_agent.core import (
+    cdi_spec,
+    checkpoint_match,
+    entitlement,
+    grant,
+    handed_out,
+    mig_instances,
+    outcome,
+)
 from hami_node_agent.core.checkpoint_match import Holder, Unmatched
 from hami_node_agent.core.entitlement import Entitlement, Refusal
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod
@@ -25,6 +34,7 @@ from hami_node_agent.ports import (
     HostFiles,
     InventoryView,
     KubeletCheckpoint,
+    MigDriver,
     Outcomes,
     OwnCheckpoint,
     OwnershipCheck,
@@ -70,7 +80,10 @@ class LateBinding:
         outcomes: Outcomes,
         metrics: NodeAgentMetrics,
         new_region_name: Callable[[], str],
+        mig: MigInstances | None = None,
+        mig_driver: MigDriver | None = None,
     ) -> None:
+        """`mig` and `mig_driver` where the node's cards are in MIG mode."""
         self._plan = plan
         self._settings = settings
         self._book = book
@@ -84,6 +97,8 @@ class LateBinding:
         self._outcomes = outcomes
         self._metrics = metrics
         self._new_region_name = new_region_name
+        self._mig = mig
+        self._mig_driver = mig_driver
         self._one_pod_at_a_time: dict[str, asyncio.Lock] = {}
         self._announced: set[str] = set()
         self._claims: dict[str, tuple[kube.Pod, HandedPod | None, entitlement.Claim]] = {}
@@ -188,6 +203,8 @@ class LateBinding:
             self._metrics.handovers.labels("repeated").inc()
             self._report_change(pod, holder.container, handed)
         await self._persist()
+        if self._mig is not None and any(piece.placement is not None for piece in handed.slices):
+            handed = await self._mig.make(holder.pod_uid, holder.container, self.save)
         await self._write(pod, holder, holder.cdi_name, handed)
         self._announce_first(pod, holder.pod_uid)
 
@@ -242,6 +259,11 @@ class LateBinding:
     def _card_indexes(self) -> dict[str, int]:
         return {str(card.id): card.index for card in self._inventory.inventory.cards}
 
+    async def save(self) -> None:
+        """Saves the book after a change that somebody else made to it. Raises Transient."""
+        self._changes += 1
+        await self._persist()
+
     async def _persist(self) -> None:
         """What is not yet saved must not reach a container. Hand-overs of one moment share one write."""
         wanted = self._changes
@@ -253,18 +275,11 @@ class LateBinding:
 
     async def _write(self, pod: kube.Pod, holder: Holder, cdi_name: str, handed: HandedContainer) -> None:
         container = next(found for found in pod.all_containers if found.name == holder.container)
-        slices = handed_out.as_slices(handed.slices, self._settings.vendor.word)
-        await self._files.prepare_container(holder.pod_uid, holder.container)
-        given = grant.make_grant(
-            slices,
-            container,
-            pod_uid=holder.pod_uid,
-            region_name=handed.region_name,
-            layout=self._plan.layout,
-            host=await self._files.state(),
-            policy=self._plan.limits,
-        )
-        shown = await self._shown(pod, given.card_ids)
+        if any(piece.placement is not None for piece in handed.slices):
+            given, shown = await self._mig_share(pod, handed)
+        else:
+            given = await self._limited_share(holder, container, handed)
+            shown = await self._shown(pod, given.card_ids)
         await self._cdi.write(holder.pod_uid, cdi_name, cdi_spec.own_spec(cdi_name, given, shown))
         log.info(
             "handed-over",
@@ -275,9 +290,46 @@ class LateBinding:
             cdi_device=cdi_name,
         )
 
+    async def _limited_share(self, holder: Holder, container: kube.Container, handed: HandedContainer) -> grant.Grant:
+        slices = handed_out.as_slices(handed.slices, self._settings.vendor.word)
+        await self._files.prepare_container(holder.pod_uid, holder.container)
+        return grant.make_grant(
+            slices,
+            container,
+            pod_uid=holder.pod_uid,
+            region_name=handed.region_name,
+            layout=self._plan.layout,
+            host=await self._files.state(),
+            policy=self._plan.limits,
+        )
+
+    async def _mig_share(self, pod: kube.Pod, handed: HandedContainer) -> tuple[grant.Grant, cdi_spec.Shown]:
+        """Only instances that were made are shown, never their card."""
+        made = [(piece.card_id, piece.instance) for piece in handed.slices if piece.instance is not None]
+        if self._mig_driver is None or len(made) != len(handed.slices):
+            raise Transient("not all MIG instances of the container are there yet")
+        given = grant.mig_grant(instance.uuid for _, instance in made)
+        if self._by_runtime(pod):
+            return given, cdi_spec.shown_by_runtime(given.card_ids)
+        specs = await self._cdi.nvidia_specs()
+        if self._plan.shown_by == "auto" and not specs:
+            return given, cdi_spec.shown_by_runtime(given.card_ids)
+        minors = [
+            minor for card_id, instance in made for minor in await self._mig_driver.capability_minors(card_id, instance)
+        ]
+        indexes = self._card_indexes()
+        cards = {card_id: indexes.get(card_id, -1) for card_id, _ in made}
+        try:
+            return given, cdi_spec.shown_as_instances(cards, minors, specs)
+        except cdi_spec.NotInSpecificationError as error:
+            raise Transient(str(error)) from error
+
+    def _by_runtime(self, pod: kube.Pod) -> bool:
+        return self._plan.shown_by == "runtime" or pod.spec.runtime_class_name in self._plan.runtime_classes
+
     async def _shown(self, pod: kube.Pod, card_ids: Sequence[str]) -> cdi_spec.Shown:
         """Exactly one way: NVIDIA's runtime handler reads the variable, or NVIDIA's own edits are merged into ours."""
-        if self._plan.shown_by == "runtime" or pod.spec.runtime_class_name in self._plan.runtime_classes:
+        if self._by_runtime(pod):
             return cdi_spec.shown_by_runtime(card_ids)
         specs = await self._cdi.nvidia_specs()
         if self._plan.shown_by == "auto" and not specs:
@@ -330,7 +382,8 @@ class LateBinding:
         slots = allocations.read(pod, self._settings).slots
         now = slots[handed.position] if handed.position < len(slots) else ()
         key = (entitlement.kubelet_uid(pod), container)
-        if set(handed_out.as_handed(now)) != set(handed.slices) and key not in self._reported:
+        given = handed_out.as_slices(handed.slices, self._settings.vendor.word)
+        if set(handed_out.as_handed(now)) != set(handed_out.as_handed(given)) and key not in self._reported:
             self._reported.add(key)
             self._outcomes.warn(
                 pod,
@@ -353,14 +406,27 @@ class LateBinding:
         self._outcomes.announce_failed(pod, reason, [holder for holder in cached if holder is not None])
 
     def _announce_first(self, pod: kube.Pod, uid: str) -> None:
+        known = self._book.get(uid)
         if uid in self._announced:
+            self._show_instances(pod, known)
             return
         self._announced.add(uid)
         if pod.annotations.get(keys.BIND_PHASE) != keys.BIND_PHASE_SUCCESS:
             self._announce_success(pod)
+        else:
+            self._show_instances(pod, known)
+
+    def _show_instances(self, pod: kube.Pod, known: HandedPod | None) -> None:
+        if known is not None and mig_instances.with_instances(pod, self._settings, known):
+            self._outcomes.write(pod, self._success(pod))
+
+    def _success(self, pod: kube.Pod) -> dict[str, str]:
+        known = self._handed_to(pod)
+        shown = mig_instances.with_instances(pod, self._settings, known) if known is not None else {}
+        return {**outcome.success_annotations(pod, self._settings), **shown}
 
     def _announce_success(self, pod: kube.Pod) -> None:
-        self._outcomes.write(pod, outcome.success_annotations(pod, self._settings))
+        self._outcomes.write(pod, self._success(pod))
         self._outcomes.announce_allocated(pod, "verified")
 
     def announce_again(self, pod: kube.Pod) -> None:
@@ -372,6 +438,8 @@ class LateBinding:
             self._announce_failure(pod, known.reason)
         elif known.state == "allocated" and pod.annotations.get(keys.BIND_PHASE) == keys.BIND_PHASE_ALLOCATING:
             self._announce_success(pod)
+        elif known.state == "allocated":
+            self._show_instances(pod, known)
 
 
 def new_pod(pod: kube.Pod) -> HandedPod:

@@ -16,7 +16,7 @@ import pynvml
 from hami_chassis.errors import Permanent
 from hami_chassis.log import get_logger
 
-from hami_node_agent.adapters.nvml_mig import instance_profiles, parent_uuid
+from hami_node_agent.adapters.nvml_mig import instance_profiles, is_mode_off, parent_uuid
 from hami_node_agent.adapters.nvml_topology import read_topology
 from hami_node_agent.core import mig_uuid
 from hami_node_agent.core.inventory import CardFacts
@@ -79,20 +79,21 @@ class Nvml:
 
     async def start(self, library: str) -> None:
         """Loads the driver. Raises DriverError."""
-        await self._call(lambda: _load(library))
+        await self.call(lambda: _load(library))
 
     async def close(self) -> None:
         self._events_thread.shutdown(wait=True)
         with contextlib.suppress(pynvml.NVMLError):
-            await self._call(pynvml.nvmlShutdown)
+            await self.call(pynvml.nvmlShutdown)
         self._thread.shutdown(wait=True)
 
-    async def _call(self, work: Callable[[], T]) -> T:
+    async def call(self, work: Callable[[], T]) -> T:
+        """Does work on the driver's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def facts(self) -> Sequence[CardFacts]:
         """Every card that answers. Raises DriverError only where not even their number is known."""
-        return await self._call(self._facts)
+        return await self.call(self._facts)
 
     def _facts(self) -> list[CardFacts]:
         try:
@@ -121,6 +122,7 @@ class Nvml:
             numa_text=self._numa_text(handle, bus_id),
             pci_bus_id=bus_id,
             mig_profiles=instance_profiles(handle) if self._with_mig else (),
+            is_mig_off=self._with_mig and is_mode_off(handle),
         )
 
     def _numa_text(self, handle: object, bus_id: str) -> str | None:
@@ -136,15 +138,15 @@ class Nvml:
 
     async def probe(self, uuid: str) -> str:
         """Asks the card a few cheap things; what went wrong, or empty."""
-        return await self._call(lambda: _probe(uuid))
+        return await self.call(lambda: _probe(uuid))
 
     async def topology(self, uuids: Sequence[str]) -> Topology:
         """How these cards are connected; what cannot be read is one of its faults."""
-        return await self._call(lambda: read_topology(tuple(uuids)))
+        return await self.call(lambda: read_topology(tuple(uuids)))
 
     async def watch_events(self, uuids: Sequence[str]) -> dict[str, str]:
         """Subscribes to the faults of these cards; answers why, for those where it is not possible."""
-        return await self._call(lambda: self._watch_events(uuids))
+        return await self.call(lambda: self._watch_events(uuids))
 
     def _watch_events(self, uuids: Sequence[str]) -> dict[str, str]:
         refused: dict[str, str] = {}

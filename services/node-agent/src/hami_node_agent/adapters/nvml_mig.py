@@ -21,6 +21,17 @@ def instance_profiles(handle: object) -> tuple[InstanceProfile, ...]:
     return tuple(profile for profile in found if profile is not None)
 
 
+def is_mode_off(handle: object) -> bool:
+    """False also of a card without MIG. Raises NVMLError."""
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError as error:
+        if error.value in _NOT_MADE:
+            return False
+        raise
+    return not current
+
+
 def _instance_profile(handle: object, kind: int) -> InstanceProfile | None:
     try:
         info: Any = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, kind, version=1)

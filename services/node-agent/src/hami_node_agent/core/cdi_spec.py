@@ -115,6 +115,13 @@ def shown_by_edits(cards: Mapping[str, int], specs: Iterable[ForeignSpec]) -> Sh
     )
 
 
+def shown_as_instances(cards: Mapping[str, int], capabilities: Iterable[int], specs: Iterable[ForeignSpec]) -> Shown:
+    """Edits of the instances' cards, with the device nodes that open the instances. Raises NotInSpecificationError."""
+    shown = shown_by_edits(cards, specs)
+    nodes: Edits = {"deviceNodes": [{"path": f"/dev/nvidia-caps/nvidia-cap{minor}"} for minor in capabilities]}
+    return msgspec.structs.replace(shown, edits=(*shown.edits, nodes))
+
+
 def merged(parts: Iterable[Edits]) -> Edits:
     """Edits one after the other: lists are joined, of equal environment names the last wins at the runtime."""
     result: Edits = {}

@@ -11,6 +11,8 @@ from hami_model.device_config import VendorSettings
 from hami_model.ids import AllocationId, CardId
 from hami_model.usage import CardUsage
 
+from hami_node_agent.core.node_options import MIG
+
 MIRROR_KEY = "kubernetes.io/config.mirror"
 """Annotation of the object that stands for a static pod; its value is the UID by which kubelet knows the pod."""
 
@@ -116,8 +118,16 @@ def _checked(
     unknown = sorted({piece.card_id for piece in slices if piece.card_id not in known_cards})
     if unknown:
         return Refusal(reason=f"{where}: this node has no card {', '.join(unknown)} (node {node_name})")
-    if len({piece.card_id for piece in slices}) < len(slices):
+    if len({(piece.card_id, piece.placement) for piece in slices}) < len(slices):
         return Refusal(reason=f"{where}: one card is allocated to it twice")
+    for piece in slices:
+        mode = known_cards[piece.card_id].mode
+        if (piece.placement is not None) is not (mode == MIG):
+            has = "no" if piece.placement is None else "a"
+            return Refusal(
+                reason=f"{where}: card {piece.card_id} is in mode {mode!r}, and its allocation has {has} MIG "
+                "reservation; delete the pod, so that it is placed anew"
+            )
     return Entitlement(container=container, slices=slices)
 
 
@@ -165,6 +175,8 @@ def overcommitted(own: Claim, others: Iterable[Claim], known_cards: Mapping[Card
             ("percent of cores", total.cores_percent, card.cores_percent),
             ("slots", total.slots, card.slots),
         ):
+            if what == "percent of cores" and card.mode == MIG:
+                continue  # each instance's percentage is rounded up: seven of a seventh are 105
             if asked > there:
                 return Refusal(
                     reason=f"card {card_id} has {there} {what}, but {asked} would be in use together with the pods "

@@ -146,6 +146,11 @@ def wants_control(variables: Iterable[kube.EnvVar]) -> bool:
     return parse_go_bool(values[-1].value) is not True
 
 
+def mig_grant(uuids: Iterable[str]) -> Grant:
+    """MIG instances need no limits: the hardware holds them."""
+    return Grant(card_ids=tuple(uuids), environment={}, mounts=())
+
+
 def make_grant(
     slices: Sequence[Slice],
     container: kube.Container,

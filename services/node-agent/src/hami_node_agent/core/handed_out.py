@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 import msgspec
-from hami_model.cards import Slice
+from hami_model.cards import MigPlacement, Slice
 from hami_model.errors import MalformedError
 from hami_model.ids import CardId
+from hami_model.mig_allocations import MigInstance
 
 VERSION: Final = 1
 
@@ -25,6 +26,12 @@ class HandedSlice(msgspec.Struct, frozen=True, kw_only=True):
     card_id: str
     memory_mib: int
     cores_percent: int
+    profile: str = ""
+    """Of a card in MIG mode, with `placement`."""
+    placement: MigPlacement | None = None
+    making: bool = False
+    """The place was free and its instance is being made: what stands there afterwards is ours."""
+    instance: MigInstance | None = None
 
 
 class HandedContainer(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +100,11 @@ class HandedOut:
         self._pods[uid] = known
         return known
 
+    def replace_container(self, uid: str, container: str, handed: HandedContainer) -> None:
+        """Puts what is now known of a container that is in the book."""
+        known = self._pods[uid]
+        self._pods[uid] = msgspec.structs.replace(known, containers={**known.containers, container: handed})
+
     def drop(self, uid: str) -> bool:
         return self._pods.pop(uid, None) is not None
 
@@ -109,6 +121,8 @@ def as_slices(handed: tuple[HandedSlice, ...], vendor: str) -> tuple[Slice, ...]
             vendor=vendor,
             memory_mib=piece.memory_mib,
             cores_percent=piece.cores_percent,
+            profile=piece.profile,
+            placement=piece.placement,
         )
         for piece in handed
     )
@@ -116,7 +130,13 @@ def as_slices(handed: tuple[HandedSlice, ...], vendor: str) -> tuple[Slice, ...]
 
 def as_handed(slices: tuple[Slice, ...]) -> tuple[HandedSlice, ...]:
     return tuple(
-        HandedSlice(card_id=piece.card_id, memory_mib=piece.memory_mib, cores_percent=piece.cores_percent)
+        HandedSlice(
+            card_id=piece.card_id,
+            memory_mib=piece.memory_mib,
+            cores_percent=piece.cores_percent,
+            profile=piece.profile,
+            placement=piece.placement,
+        )
         for piece in slices
     )
 

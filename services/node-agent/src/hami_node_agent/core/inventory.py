@@ -41,6 +41,8 @@ class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
     pci_bus_id: str = ""
     mig_profiles: tuple[InstanceProfile, ...] = ()
     """What MIG instances its driver can make; none where it has no MIG."""
+    is_mig_off: bool = False
+    """The card has MIG, and its mode is off."""
 
 
 class OfferedCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +189,11 @@ def _memory_mib(fact: CardFacts, options: NodeOptions, problems: list[str]) -> i
 
 
 def _mig_offer(fact: CardFacts, options: NodeOptions, problems: list[str]) -> ProfileOffer:
+    if fact.is_mig_off:
+        problems.append(
+            f"card {fact.uuid} is not offered: its MIG mode is off; switch it on with: nvidia-smi -i {fact.uuid} -mig 1"
+        )
+        return ProfileOffer()
     offer = profiles_to_offer(fact.mig_profiles, fact.name, options.mig_allowances)
     state = "" if offer.profiles else " is not offered"
     problems += [f"card {fact.uuid}{state}: {problem}" for problem in offer.problems]

@@ -50,7 +50,7 @@ def allocated(
         pod=pod_ref(pod),
         node=origin.node,
         containers=_shares(pod, settings),
-        enforced_by="preload",
+        enforced_by="mig" if pod.annotations.get(settings.vendor.mig_allocations_key) else "preload",
         verification=verification,
     )
 

@@ -1,0 +1,101 @@
+"""A whole node in MIG mode: a container gets the instance that was reserved, just there, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from node_agent_world import NODE, SIM_DRIVER_TOOL, World, card_id, container, new_world, until
+
+MIG_KEY = "hami.io/vgpu-mig-allocations"
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with new_world(cards=1) as made:
+        card = {"uuid": card_id(0), "name": "NVIDIA A100-SXM4-40GB", "memory_mib": 40960, "mig_capable": True}
+        made.description.write_text(json.dumps({"cards": [{**card, "mig_enabled": True}]}))
+        overrides, configuration = made.root / "config.json", made.root / "device-config.yaml"
+        overrides.write_text(json.dumps({"nodeconfig": [{"name": NODE, "operatingmode": "mig"}]}))
+        allowed = [{"models": ["A100-SXM4-40GB"], "profiles": ["1g.5gb", "3g.20gb"]}]
+        section = {"resourceCountName": "nvidia.com/gpu", "migProfileAllowlist": allowed}
+        configuration.write_text(yaml.safe_dump({"nvidia": section}))
+        made.configuration["node"] |= {
+            "overrides_file": str(overrides),
+            "device_config_file": str(configuration),
+        }
+        yield made
+
+
+def instances(world: World) -> list[tuple[int, int, int]]:
+    """Start, size and running number of the card's instances."""
+    command = [str(SIM_DRIVER_TOOL), "--description", str(world.description), "books"]
+    books = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return [(found["start"], found["size"], found["number"]) for found in books["cards"][0]["mig_instances"]]
+
+
+def bind(world: World, name: str, profile: str, placement: tuple[int, int]) -> str:
+    memory, cores = {"1g.5gb": (4864, 15), "3g.20gb": (19968, 43)}[profile]
+    reserved = {
+        "containerIndex": 0, "deviceIndex": 0, "gpuUUID": card_id(0), "profile": profile,
+        "placement": {"start": placement[0], "size": placement[1]},
+    }  # fmt: skip
+    return world.bind_pod(
+        name,
+        f"{card_id(0)},NVIDIA,{memory},{cores}:;",
+        container(gpus=1),
+        annotations={MIG_KEY: json.dumps([reserved])},
+    )
+
+
+def written_for(world: World, uid: str) -> list[str]:
+    return [path.read_text() for path in Path(world.root, "cdi").glob(f"hami.io-slice_{uid}_*.json")]
+
+
+def reservation(world: World, name: str) -> dict[str, Any]:
+    (found,) = json.loads(world.annotation(name, MIG_KEY) or "[]")
+    return dict(found)
+
+
+@pytest.mark.case("MIG-04")
+async def test_a_container_gets_its_instance_before_it_starts(world: World) -> None:
+    world.start_agent()
+    async with world.kubelet(allocatable=10):
+        uid = bind(world, "p1", "1g.5gb", (6, 1))
+        await world.runs("p1")
+        environment = await world.environment("p1")
+        await until(lambda: "migUUID" in reservation(world, "p1"), "the instance in the annotation")
+
+    found = reservation(world, "p1")
+    specifications = written_for(world, uid)
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == found["migUUID"]
+    assert [found["migUUID"] in text for text in specifications] == [True]
+    assert not [name for name in environment if name.startswith("CUDA_DEVICE")]
+    assert "ld.so.preload" not in specifications[0]
+    assert (found["gpuInstanceID"], found["computeInstanceID"]) == (1, 0)
+    assert instances(world) == [(6, 1, 1)]
+    assert world.register()[0]["count"] == 7
+
+
+@pytest.mark.case("MIG-09")
+async def test_running_pods_keep_their_instances_and_gone_ones_do_not(world: World) -> None:
+    world.start_agent()
+    async with world.kubelet(allocatable=10):
+        bind(world, "runs", "1g.5gb", (6, 1))
+        await world.runs("runs")
+        bind(world, "waits", "3g.20gb", (4, 4))
+        await world.waits_with("waits", "is that of pod default/runs")
+        world.fake.remove("pods", "waits", "default")
+        await world.kill_agent()
+        world.start_agent()
+        await world.agent_serves()
+        bind(world, "beside", "3g.20gb", (0, 4))
+        await world.runs("beside")
+        assert instances(world) == [(6, 1, 1), (0, 4, 2)]
+        world.fake.remove("pods", "beside", "default")
+        await until(lambda: instances(world) == [(6, 1, 1)], "the instance of the deleted pod to go")
