@@ -11,6 +11,7 @@ from hami_model import kube
 from hami_model.cards import MigPlacement
 from hami_model.mig_allocations import MigInstance
 from hami_node_agent.adapters.mig_instances import MigInstances
+from hami_node_agent.core.cdi_spec import ForeignSpec, shown_as_instances
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod, HandedSlice, decode, encode
 from hami_node_agent.core.mig_instances import LiveInstance
 
@@ -28,6 +29,7 @@ class Driver:
         self.destroyed: list[LiveInstance] = []
         self.in_use: set[int] = set()
         self.breaks_after_creating = False
+        self.refuses = False
 
     async def kind_of(self, card_id: str, profile: str) -> int:  # noqa: ARG002
         return KINDS[profile]
@@ -36,6 +38,8 @@ class Driver:
         return tuple(self.live)
 
     async def create(self, card_id: str, kind: int, placement: MigPlacement) -> LiveInstance:  # noqa: ARG002
+        if self.refuses:
+            raise Transient("no resources")
         self.made += 1
         bare = LiveInstance(gpu_instance=self.made, kind=kind, placement=placement)
         self.live.append(bare)
@@ -184,6 +188,33 @@ async def test_an_instance_made_just_before_a_crash_is_known(world: World, does:
     else:
         await world.mig.release("u", world.save)
         assert world.driver.live == []
+
+
+async def test_what_another_makes_after_we_could_not_is_not_ours(world: World) -> None:
+    world.reserve("u", "1g.5gb", ONE)
+    world.driver.refuses = True
+    with pytest.raises(Transient, match="no resources"):
+        await world.make("u")
+    world.driver.refuses = False
+    foreign = await world.driver.create(CARD, KINDS["1g.5gb"], ONE)
+
+    with pytest.raises(Transient, match="not HAMi's"):
+        await world.make("u")
+    await world.mig.release("u", world.save)
+
+    assert world.driver.live == [foreign]
+
+
+def test_edits_open_the_instances_of_a_card() -> None:
+    card_edits = {"deviceNodes": [{"path": "/dev/nvidia0"}]}
+    spec = ForeignSpec(version=(0, 6, 0), kind="nvidia.com/gpu", devices={CARD: card_edits}, general={})
+
+    shown = shown_as_instances({CARD: 0}, [21, 22], [spec])
+
+    paths = [node["path"] for edits in shown.edits for node in edits.get("deviceNodes", [])]
+    assert paths == ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"]
+    assert shown.visible_cards == "void"
+    assert shown.version == (0, 6, 0)
 
 
 async def test_an_instance_that_is_gone_is_made_anew(world: World) -> None:

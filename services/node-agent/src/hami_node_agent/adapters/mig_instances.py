@@ -61,7 +61,14 @@ class MigInstances:
         if found is None:
             self._replace(uid, container, number, msgspec.structs.replace(wanted, making=True, instance=None))
             await save()
-            found = await self._driver.create(wanted.card_id, kind, wanted.placement)
+            try:
+                found = await self._driver.create(wanted.card_id, kind, wanted.placement)
+            except Transient:
+                live = await self._driver.instances(wanted.card_id)
+                if mig_instances.standing(wanted, kind, live) is None:  # what stands there later is not ours
+                    self._replace(uid, container, number, msgspec.structs.replace(wanted, making=False, instance=None))
+                    await save()
+                raise
         if found.made is None:
             found = await self._driver.complete(wanted.card_id, found)
         self._replace(uid, container, number, msgspec.structs.replace(wanted, making=False, instance=found.made))
