@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
 import msgspec
 from hami_chassis.errors import Transient
@@ -16,6 +15,7 @@ from hami_model import allocations, env, keys, kube
 from hami_model.device_config import VendorSettings
 
 from hami_node_agent.adapters.mig_instances import MigInstances
+from hami_node_agent.adapters.showing import Showing, ShownBy
 from hami_node_agent.core import (
     cdi_spec,
     checkpoint_match,
@@ -42,8 +42,6 @@ from hami_node_agent.ports import (
 )
 
 log = get_logger("late-binding")
-
-ShownBy = Literal["auto", "runtime", "cdi"]
 
 
 class RefusedForGoodError(Exception):
@@ -98,7 +96,9 @@ class LateBinding:
         self._metrics = metrics
         self._new_region_name = new_region_name
         self._mig = mig
-        self._mig_driver = mig_driver
+        self._showing = Showing(
+            plan.shown_by, plan.runtime_classes, cdi=cdi, inventory=inventory, mig_driver=mig_driver
+        )
         self._one_pod_at_a_time: dict[str, asyncio.Lock] = {}
         self._announced: set[str] = set()
         self._claims: dict[str, tuple[kube.Pod, HandedPod | None, entitlement.Claim]] = {}
@@ -276,10 +276,10 @@ class LateBinding:
     async def _write(self, pod: kube.Pod, holder: Holder, cdi_name: str, handed: HandedContainer) -> None:
         container = next(found for found in pod.all_containers if found.name == holder.container)
         if any(piece.placement is not None for piece in handed.slices):
-            given, shown = await self._mig_share(pod, handed)
+            given, shown = await self._showing.instances(pod, handed)
         else:
             given = await self._limited_share(holder, container, handed)
-            shown = await self._shown(pod, given.card_ids)
+            shown = await self._showing.cards(pod, given.card_ids)
         await self._cdi.write(holder.pod_uid, cdi_name, cdi_spec.own_spec(cdi_name, given, shown))
         log.info(
             "handed-over",
@@ -302,43 +302,6 @@ class LateBinding:
             host=await self._files.state(),
             policy=self._plan.limits,
         )
-
-    async def _mig_share(self, pod: kube.Pod, handed: HandedContainer) -> tuple[grant.Grant, cdi_spec.Shown]:
-        """Only instances that were made are shown, never their card."""
-        made = [(piece.card_id, piece.instance) for piece in handed.slices if piece.instance is not None]
-        if self._mig_driver is None or len(made) != len(handed.slices):
-            raise Transient("not all MIG instances of the container are there yet")
-        given = grant.mig_grant(instance.uuid for _, instance in made)
-        if self._by_runtime(pod):
-            return given, cdi_spec.shown_by_runtime(given.card_ids)
-        specs = await self._cdi.nvidia_specs()
-        if self._plan.shown_by == "auto" and not specs:
-            return given, cdi_spec.shown_by_runtime(given.card_ids)
-        minors = [
-            minor for card_id, instance in made for minor in await self._mig_driver.capability_minors(card_id, instance)
-        ]
-        indexes = self._card_indexes()
-        cards = {card_id: indexes.get(card_id, -1) for card_id, _ in made}
-        try:
-            return given, cdi_spec.shown_as_instances(cards, minors, specs)
-        except cdi_spec.NotInSpecificationError as error:
-            raise Transient(str(error)) from error
-
-    def _by_runtime(self, pod: kube.Pod) -> bool:
-        return self._plan.shown_by == "runtime" or pod.spec.runtime_class_name in self._plan.runtime_classes
-
-    async def _shown(self, pod: kube.Pod, card_ids: Sequence[str]) -> cdi_spec.Shown:
-        """Exactly one way: NVIDIA's runtime handler reads the variable, or NVIDIA's own edits are merged into ours."""
-        if self._by_runtime(pod):
-            return cdi_spec.shown_by_runtime(card_ids)
-        specs = await self._cdi.nvidia_specs()
-        if self._plan.shown_by == "auto" and not specs:
-            return cdi_spec.shown_by_runtime(card_ids)
-        indexes = self._card_indexes()
-        try:
-            return cdi_spec.shown_by_edits({card_id: indexes.get(card_id, -1) for card_id in card_ids}, specs)
-        except cdi_spec.NotInSpecificationError as error:
-            raise Transient(str(error)) from error
 
     def _judge(
         self, pod: kube.Pod, holder: Holder, device_count: int, everyone: Iterable[kube.Pod]
