@@ -94,9 +94,12 @@ def test_the_scheduler_has_two_profiles_and_our_extender() -> None:
                 "managedResources": [
                     {"name": "nvidia.com/gpu", "ignoredByScheduler": True},
                     {"name": "nvidia.com/gpumem", "ignoredByScheduler": True},
-                    {"name": "nvidia.com/gpucores", "ignoredByScheduler": True},
                     {"name": "nvidia.com/gpumem-percentage", "ignoredByScheduler": True},
+                    {"name": "nvidia.com/gpucores", "ignoredByScheduler": True},
                     {"name": "nvidia.com/priority", "ignoredByScheduler": True},
+                    {"name": "hygon.com/dcunum", "ignoredByScheduler": True},
+                    {"name": "hygon.com/dcumem", "ignoredByScheduler": True},
+                    {"name": "hygon.com/dcucores", "ignoredByScheduler": True},
                 ],
             }
         ],
