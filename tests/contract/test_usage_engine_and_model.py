@@ -4,12 +4,14 @@ import pytest
 from hami_engine import Cluster
 from hami_model import usage
 from hami_model.cards import ContainerKind, ContainerShape, Slice, Slots
+from hami_model.device_config import default_config
 from hami_model.ids import CardId
-from hami_scheduler.core.engine_values import container_slices
+from hami_scheduler.core.engine_values import container_slices, families
 from hypothesis import given
 from hypothesis import strategies as st
 
 VENDOR = "NVIDIA"
+FAMILIES = families(default_config())
 slices = st.builds(
     Slice,
     card_id=st.sampled_from(["A", "B", "C"]),
@@ -40,7 +42,7 @@ app_kinds: st.SearchStrategy[ContainerKind] = st.just("app")
 def test_engine_and_model_agree_on_what_a_pod_holds(init: Containers, apps: Containers, init_done: bool) -> None:
     shapes, slots = shape_of([*init, *apps])
     expected = usage.effective(slots, shapes, init_done=init_done)
-    cluster = Cluster()
+    cluster = Cluster(families=FAMILIES)
     cluster.charge(uid="p", namespace="team", node="n", containers=container_slices(shapes, slots), init_done=init_done)
     assert cluster.booked("p") == {
         card_id: (held.memory_mib, held.cores_percent, held.slots) for card_id, held in expected.items()
@@ -56,6 +58,6 @@ def test_one_container_with_two_slices_of_one_card_holds_both(kind: ContainerKin
         Slice(card_id=CardId("A"), vendor=VENDOR, memory_mib=memory, cores_percent=10) for memory in (3000, 2000)
     )
     shapes, slots = shape_of([(kind, slot)])
-    cluster = Cluster()
+    cluster = Cluster(families=FAMILIES)
     cluster.charge(uid="p", namespace="team", node="n", containers=container_slices(shapes, slots))
     assert cluster.booked("p") == {"A": (5000, 20, 2)}
