@@ -177,8 +177,12 @@ class Ledger:
         return True
 
     def quota_limits(self) -> Mapping[str, Mapping[str, quota.QuotaLimits]]:
-        """Limits by namespace and vendor."""
-        return self._limits
+        """Limits by namespace and vendor; a vendor that no quota of a namespace limits is not told."""
+        unlimited = quota.QuotaLimits()
+        return {
+            namespace: {word: limit for word, limit in by_vendor.items() if limit != unlimited}
+            for namespace, by_vendor in self._limits.items()
+        }
 
     # ---- pods --------------------------------------------------------------------------------------------------
 
