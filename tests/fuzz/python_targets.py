@@ -234,7 +234,7 @@ def pod_request(data: bytes) -> None:
     texts = text_of(data).split("\n")
     limits = dict(zip(names, texts, strict=False))
     container = kube.Container(name="c", resources=kube.Resources(limits=limits))
-    found = requests.container_cards(container, CONFIG)
+    found = requests.container_cards(container, CONFIG, {})
     for card in found:
         assert card.count > 0
         assert 0 <= card.memory_mib < 2**31
