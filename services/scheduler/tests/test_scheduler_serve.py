@@ -35,14 +35,6 @@ WRITES_OF_THE_SIDE = ("events", "nodes")
 
 
 @pytest.fixture
-async def fake_kube() -> AsyncIterator[FakeKube]:
-    fake = FakeKube()
-    await fake.start()
-    yield fake
-    await fake.stop()
-
-
-@pytest.fixture
 async def scheduler(fake_kube: FakeKube) -> AsyncIterator[Scheduler]:
     """One replica over one node with one card of 10,000 MiB."""
     fake_kube.put("nodes", node("n1"))

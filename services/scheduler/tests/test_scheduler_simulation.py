@@ -21,14 +21,6 @@ CORDON = "hami.io/device-cordon"
 
 
 @pytest.fixture
-async def fake_kube() -> AsyncIterator[FakeKube]:
-    fake = FakeKube()
-    await fake.start()
-    yield fake
-    await fake.stop()
-
-
-@pytest.fixture
 async def scheduler(fake_kube: FakeKube) -> AsyncIterator[Scheduler]:
     """One replica over one node with one card of 10,000 MiB, and a quota of 12,000 MiB in namespace `small`."""
     fake_kube.put("nodes", node("n1"))
