@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("libs", "services", "rust-core/tests", "tests")
+C_TESTS = ROOT / "libvgpu/tests"
+C_MARK = re.compile(r"/\* case ([A-Z]{3}-[0-9]{2}(?:, [A-Z]{3}-[0-9]{2})*)\b")
+"""In C a comment at the test or its row begins so: case, then ids."""
 FINISHED = (
     "annotation", "request-parsing", "lifecycle", "nodelock", "allocate", "allocate-race", "multi-container", "quota",
     "webhook", "leader-election", "placement", "numa", "mig", "exclusive-cores",
@@ -52,6 +56,10 @@ def marked() -> dict[str, list[str]]:
                 (name,) = node.args
                 if isinstance(name, ast.Constant):
                     found.setdefault(str(name.value), []).append(str(path.relative_to(ROOT)))
+    for path in sorted(C_TESTS.rglob("*.c")):
+        for ids in C_MARK.findall(path.read_text(encoding="utf-8")):
+            for name in ids.split(", "):
+                found.setdefault(name, []).append(str(path.relative_to(ROOT)))
     return found
 
 
@@ -65,6 +73,12 @@ def test_every_case_of_a_finished_area_has_a_test() -> None:
 
 def test_a_test_names_only_cases_that_there_are() -> None:
     assert sorted(marked().keys() - {case["id"] for case in cases()}) == []
+
+
+def test_c_files_that_name_cases_are_built() -> None:
+    lists = "\n".join(path.read_text(encoding="utf-8") for path in C_TESTS.rglob("CMakeLists.txt"))
+    named = {path for paths in marked().values() for path in paths if path.endswith(".c")}
+    assert sorted(path for path in named if Path(path).stem not in lists) == []
 
 
 def test_what_waits_is_still_waiting() -> None:
