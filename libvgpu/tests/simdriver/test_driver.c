@@ -80,7 +80,7 @@ static void body_symbols(void) {
     void *found = NULL;
     CHECK_EQUAL(ask("cuMemAlloc", 3020, 0, &found, &status), CUDA_SUCCESS);
     CHECK(found == (void *)cuMemAlloc_v2);
-    CHECK_EQUAL(ask("cuMemAlloc", 3000, 0, &found, &status), CUDA_ERROR_NOT_FOUND);
+    CHECK_EQUAL(ask("cuMemCreate", 10010, 0, &found, &status), CUDA_ERROR_NOT_FOUND);
     CHECK_EQUAL(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
     CHECK_EQUAL(ask("cuNoSuchThing", 12080, 0, &found, &status), CUDA_ERROR_NOT_FOUND);
     CHECK_EQUAL(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
