@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "account/limit_source.h"
 #include "bind/table.h"
 #include "core/limits.h"
 #include "core/pointer_map.h"

@@ -202,6 +202,7 @@ static CUresult take_slot(const struct uuid_list *cuda, const struct uuid_list *
     if (!vgi_region_reclaim(vgi_region, &judge, false))
         vgi_say(VGI_WARNING, "a process is stopped in the middle of an allocation; dead processes stay counted");
     vgi_region_adopt_limits(vgi_region, &vgi_limits);
+    vgi_limits_follow_region(vgi_region, &vgi_limits);
     bool mapped = map_devices(vgi_region, cuda, nvml);
     int slot = mapped ? vgi_region_claim(vgi_region, &former.self) : -1;
     vgi_region_unlock();
@@ -274,7 +275,9 @@ struct vg_region *vgi_look(void) {
         return NULL;
     pthread_mutex_lock(&attach_mutex);
     struct vg_region *region = open_region(&limits, reason, sizeof reason) ? file.region : NULL;
-    if (region == NULL)
+    if (region != NULL)
+        vgi_limits_follow_region(region, &limits);
+    else
         vgi_say(VGI_INFO, "%s", reason);
     pthread_mutex_unlock(&attach_mutex);
     return region;

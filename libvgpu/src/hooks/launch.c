@@ -7,7 +7,7 @@
 #define BLOCKED_POLL_US 10000
 
 static void wait_while_blocked(int32_t recent) {
-    if (vgi_limits.policy == VGI_POLICY_DISABLE)
+    if (vgi_core_policy() == VGI_POLICY_DISABLE)
         return;
     while (recent < 0) {
         vgi_sleep_microseconds(BLOCKED_POLL_US);

@@ -25,7 +25,7 @@ static bool find_slice(nvmlDevice_t device, uint64_t *limit, uint64_t *used) {
     }
     if (vgi_state() == VGI_ATTACHED)
         vgi_sweep();
-    *limit = region->limit[card];
+    *limit = vgi_memory_limit((unsigned)card);
     *used = vgi_quota_used(region, (unsigned)card);
     return *limit != 0;
 }
