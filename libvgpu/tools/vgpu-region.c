@@ -64,7 +64,7 @@ static void print_text(const char *text, size_t size) {
 }
 
 static bool card_is_named(struct vg_region *region, unsigned card) {
-    return region->uuids[card][0] != '\0' || vg_extension_of(region)->sums[card].used != 0;
+    return region->uuids[card][0] != '\0' || vg_card_used(region, card) != 0;
 }
 
 static void print_json(struct vg_region *region, const char *fault, uint64_t size) {
@@ -85,7 +85,7 @@ static void print_json(struct vg_region *region, const char *fault, uint64_t siz
         printf("%s{\"index\": %u, \"uuid\": ", first ? "" : ", ", card);
         print_text(region->uuids[card], VG_UUID_BYTES);
         printf(", \"limit_bytes\": %llu, \"used_bytes\": %llu, \"cores_percent\": %llu}",
-               (unsigned long long)region->limit[card], (unsigned long long)vg_extension_of(region)->sums[card].used,
+               (unsigned long long)region->limit[card], (unsigned long long)vg_card_used(region, card),
                (unsigned long long)region->sm_limit[card]);
         first = false;
     }
@@ -116,8 +116,8 @@ static void print_table(struct vg_region *region) {
     for (unsigned card = 0; card < VG_MAX_CARDS; card++)
         if (card_is_named(region, card))
             printf("card %2u  %-40.40s  used %llu of %llu bytes, %llu%% of compute\n", card, region->uuids[card],
-                   (unsigned long long)vg_extension_of(region)->sums[card].used,
-                   (unsigned long long)region->limit[card], (unsigned long long)region->sm_limit[card]);
+                   (unsigned long long)vg_card_used(region, card), (unsigned long long)region->limit[card],
+                   (unsigned long long)region->sm_limit[card]);
     for (unsigned i = 0; i < vgi_region_slot_count(region); i++) {
         const struct vg_slot *slot = &region->slots[i];
         if (slot->pid == 0)
@@ -156,7 +156,7 @@ static bool check(struct vg_region *region, const char *fault, FILE *out) {
         for (unsigned i = 0; i < vgi_region_slot_count(region); i++)
             if (region->slots[i].pid != 0)
                 sum += region->slots[i].used[card].total;
-        if (sum != vg_extension_of(region)->sums[card].used)
+        if (sum != vg_card_used(region, card))
             complain(out, &sound, "card %lld: its sum differs from its processes'", card);
     }
     if (busy)

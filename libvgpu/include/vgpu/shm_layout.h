@@ -1,8 +1,8 @@
 /* The shared region file: one per container, mapped by every process in it and read by the monitor on the host.
  *
- * The first 2,008,952 bytes are layout version 1.2, kept byte for byte so that any monitor of that layout reads it; a
- * zero byte follows (files of that version end with it). Our extension comes after; nobody else reads it. All fields
- * have fixed width and native byte order. */
+ * Layout version 1.3: the first 2,008,952 bytes are version 1.2, kept byte for byte so that any monitor of that layout
+ * reads it; a zero byte follows (files of that version end with it). Our extension comes after; nobody else reads it.
+ * All fields have fixed width and native byte order. */
 #ifndef VGPU_SHM_LAYOUT_H
 #define VGPU_SHM_LAYOUT_H
 
@@ -12,7 +12,7 @@
 
 #define VG_REGION_MAGIC 19920718
 #define VG_REGION_MAJOR 1u
-#define VG_REGION_MINOR 2u
+#define VG_REGION_MINOR 3u
 
 #define VG_MAX_CARDS 16
 #define VG_MAX_SLOTS 1024
@@ -73,26 +73,39 @@ struct vg_region {
 #define VG_EXTENSION_OFFSET 2008960ull
 #define VG_EXTENSION_MAGIC 0x3154584555504756ull /* "VGPUEXT1" */
 
+/* Cached sum of the slots' totals on one card, alone on its cache line: every charge goes through it. */
+struct vg_card_sum {
+    _Atomic uint64_t word; /* the low VG_USED_BITS are bytes, see vg_card_used */
+    uint64_t unused[7];
+};
+
+/* What the processes of the container share for holding a card's share of compute. */
+struct vg_card_compute {
+    _Atomic int64_t tokens_ns;
+    _Atomic uint64_t refilled_at_ns;
+    _Atomic uint64_t scale_ppm;
+    _Atomic uint64_t sampled_at_ns;
+    _Atomic uint64_t busy_percent;
+    uint64_t unused[11];
+};
+
 /* Who a slot belongs to, beyond its pid, and how many of its threads are between two counters. */
 struct vg_slot_owner {
     _Atomic uint64_t start_time; /* field 22 of /proc/<pid>/stat */
     _Atomic uint64_t pid_namespace;
     _Atomic uint32_t busy;
-    uint32_t unused;
-};
-
-/* Cached sum of the slots' totals on one card, alone on its cache line: every charge goes through it. */
-struct vg_card_sum {
-    _Atomic uint64_t used;
-    uint64_t unused[7];
+    uint32_t unused[3];
 };
 
 struct vg_extension {
     uint64_t magic;
     uint64_t size;
-    _Atomic uint32_t recompute; /* 1 while someone adds the slots up anew: charges wait */
-    uint32_t unused[11];
+    _Atomic uint64_t sampler_until_ns; /* who samples the cards' load for all, elected until then */
+    _Atomic uint32_t recompute;        /* 1 while someone adds the slots up anew: charges wait */
+    uint32_t unused_word;
+    uint64_t unused[4];
     struct vg_card_sum sums[VG_MAX_CARDS];
+    struct vg_card_compute compute[VG_MAX_CARDS];
     struct vg_slot_owner owners[VG_MAX_SLOTS];
 };
 
@@ -130,14 +143,26 @@ VG_AT(struct vg_region, last_kernel_time, 2008912);
 VG_AT(struct vg_region, postinit_reserved, 2008920);
 _Static_assert(sizeof(struct vg_region) == 2008952, "layout 1.2");
 _Static_assert(VG_EXTENSION_OFFSET > sizeof(struct vg_region), "one zero byte follows layout 1.2");
-VG_AT(struct vg_extension, recompute, 16);
+_Static_assert(sizeof(struct vg_card_sum) == 64, "extension");
+_Static_assert(sizeof(struct vg_card_compute) == 128, "extension");
+_Static_assert(sizeof(struct vg_slot_owner) == 32, "extension");
+VG_AT(struct vg_extension, sampler_until_ns, 16);
 VG_AT(struct vg_extension, sums, 64);
-VG_AT(struct vg_extension, owners, 64 + 64 * VG_MAX_CARDS);
-_Static_assert(sizeof(struct vg_slot_owner) == 24, "extension");
+VG_AT(struct vg_extension, compute, 1088);
+VG_AT(struct vg_extension, owners, 3136);
+_Static_assert(sizeof(struct vg_extension) == 35904, "extension");
 #undef VG_AT
 
 static inline struct vg_extension *vg_extension_of(struct vg_region *region) {
     return (struct vg_extension *)((char *)region + VG_EXTENSION_OFFSET);
+}
+
+#define VG_USED_BITS 48
+#define VG_USED_MAX ((1ull << VG_USED_BITS) - 1)
+
+/* Bytes that the container's processes hold on a card. */
+static inline uint64_t vg_card_used(struct vg_region *region, unsigned card) {
+    return atomic_load_explicit(&vg_extension_of(region)->sums[card].word, memory_order_relaxed) & VG_USED_MAX;
 }
 
 #endif

@@ -9,6 +9,7 @@
 #include "bind/table.h"
 #include "core/limits.h"
 #include "core/pointer_map.h"
+#include "core/quota.h"
 #include "vgpu/shm_layout.h"
 
 /* ---- attach.c ---- */
@@ -53,12 +54,17 @@ struct vg_region *vgi_look(void);
 /* What a call that allocates has taken from the slice. */
 struct vgi_claim {
     int card; /* -1 = nothing is counted */
+    enum vgi_kind kind;
     uint64_t bytes;
 };
 
-/* Before the driver is called: takes bytes of the device's card, or says what the program is told. */
+/* Before the driver is called: takes bytes of the device's card for data, or says what the program is told. */
 CUresult vgi_claim(CUdevice device, uint64_t bytes, struct vgi_claim *claim);
-void vgi_give_back(int card, uint64_t bytes);
+void vgi_give_back(int card, enum vgi_kind kind, uint64_t bytes);
+
+/* Memory that comes along with something else (a context, a module): counted, never refused. Where it passes the limit
+ * nothing is free any more. */
+void vgi_charge_overhead(int card, enum vgi_kind kind, uint64_t bytes);
 
 /* Takes more, or gives some back, once the driver told the true size. False: the slice has not that much. */
 bool vgi_resize(struct vgi_claim *claim, uint64_t bytes);

@@ -1,4 +1,5 @@
 #include "account.h"
+#include "account/limit_source.h"
 #include "core/quota.h"
 #include "core/region.h"
 #include "vgpu/prim.h"
@@ -58,27 +59,27 @@ static void wait_for_sums(unsigned *waits) {
         (void)reclaim(false, 0, 0);
 }
 
-static enum vgi_charge charge(unsigned card, uint64_t bytes) {
+static enum vgi_charge charge(unsigned card, enum vgi_kind kind, uint64_t bytes, uint64_t limit) {
     enum vgi_charge result;
     unsigned waits = 0;
-    while ((result = vgi_quota_charge(vgi_region, vgi_process->slot, card, bytes)) == VGI_RECOMPUTING)
+    while ((result = vgi_quota_charge(vgi_region, vgi_process->slot, card, kind, bytes, limit)) == VGI_RECOMPUTING)
         wait_for_sums(&waits);
     return result;
 }
 
 /* Refuses only after those who ended without saying so were taken out. */
-static bool charge_or_reclaim(unsigned card, uint64_t bytes) {
-    if (charge(card, bytes) == VGI_CHARGED)
+static bool charge_or_reclaim(unsigned card, enum vgi_kind kind, uint64_t bytes) {
+    if (charge(card, kind, bytes, vgi_memory_limit(card)) == VGI_CHARGED)
         return true;
-    if (reclaim(false, 0, SWEEP_LOCK_MS) && charge(card, bytes) == VGI_CHARGED)
+    if (reclaim(false, 0, SWEEP_LOCK_MS) && charge(card, kind, bytes, vgi_memory_limit(card)) == VGI_CHARGED)
         return true;
     vgi_say(VGI_INFO, "refused %llu bytes on card %u: %llu of %llu are used", (unsigned long long)bytes, card,
-            (unsigned long long)vgi_quota_used(vgi_region, card), (unsigned long long)vgi_region->limit[card]);
+            (unsigned long long)vgi_quota_used(vgi_region, card), (unsigned long long)vgi_memory_limit(card));
     return false;
 }
 
 CUresult vgi_claim(CUdevice device, uint64_t bytes, struct vgi_claim *claim) {
-    *claim = (struct vgi_claim){.card = -1, .bytes = bytes};
+    *claim = (struct vgi_claim){.card = -1, .kind = VGI_KIND_DATA, .bytes = bytes};
     if (__builtin_expect(vgi_state() != VGI_ATTACHED, 0)) {
         CUresult result = vgi_attach();
         if (result != CUDA_SUCCESS || vgi_state() == VGI_UNLIMITED)
@@ -87,25 +88,31 @@ CUresult vgi_claim(CUdevice device, uint64_t bytes, struct vgi_claim *claim) {
     int card = device >= 0 && device < VGI_MAX_DEVICES ? vgi_card_of_device[device] : -1;
     if (card < 0)
         return CUDA_ERROR_INVALID_DEVICE;
-    if (!charge_or_reclaim((unsigned)card, bytes))
+    if (!charge_or_reclaim((unsigned)card, claim->kind, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     claim->card = card;
     return CUDA_SUCCESS;
 }
 
-void vgi_give_back(int card, uint64_t bytes) {
+void vgi_give_back(int card, enum vgi_kind kind, uint64_t bytes) {
     unsigned waits = 0;
     if (card < 0 || bytes == 0 || vgi_state() != VGI_ATTACHED)
         return;
-    while (vgi_quota_give_back(vgi_region, vgi_process->slot, (unsigned)card, bytes) == VGI_RECOMPUTING)
+    while (vgi_quota_give_back(vgi_region, vgi_process->slot, (unsigned)card, kind, bytes) == VGI_RECOMPUTING)
         wait_for_sums(&waits);
 }
 
+void vgi_charge_overhead(int card, enum vgi_kind kind, uint64_t bytes) {
+    if (card >= 0 && bytes != 0 && vgi_state() == VGI_ATTACHED)
+        (void)charge((unsigned)card, kind, bytes, 0);
+}
+
 bool vgi_resize(struct vgi_claim *claim, uint64_t bytes) {
-    if (claim->card >= 0 && bytes > claim->bytes && !charge_or_reclaim((unsigned)claim->card, bytes - claim->bytes))
+    if (claim->card >= 0 && bytes > claim->bytes &&
+        !charge_or_reclaim((unsigned)claim->card, claim->kind, bytes - claim->bytes))
         return false;
     if (claim->card >= 0 && bytes < claim->bytes)
-        vgi_give_back(claim->card, claim->bytes - bytes);
+        vgi_give_back(claim->card, claim->kind, claim->bytes - bytes);
     claim->bytes = bytes;
     return true;
 }

@@ -12,8 +12,10 @@ struct vgi_entry {
     uint64_t bytes;
     uint64_t owner; /* context of an allocation, handle of a mapping; 0 = outlives contexts */
     uint32_t card;
+    uint32_t kind;       /* enum vgi_kind */
     uint16_t references; /* of a handle */
     uint16_t mappings;
+    uint32_t unused;
 };
 
 #define VGI_MAP_SHARDS 64

@@ -15,7 +15,7 @@ static void end(struct vg_slot_owner *owner) {
 }
 
 static bool add_to_sum(_Atomic uint64_t *sum, uint64_t bytes, uint64_t limit) {
-    uint64_t ceiling = limit == 0 ? UINT64_MAX : limit;
+    uint64_t ceiling = limit == 0 || limit > VG_USED_MAX ? VG_USED_MAX : limit;
     uint64_t used = atomic_load_explicit(sum, memory_order_relaxed);
     do {
         if (bytes > ceiling || used > ceiling - bytes)
@@ -33,37 +33,42 @@ static void subtract(_Atomic uint64_t *counter, uint64_t bytes) {
         ;
 }
 
-enum vgi_charge vgi_quota_charge(struct vg_region *region, unsigned slot, unsigned card, uint64_t bytes) {
+static _Atomic uint64_t *word_of(struct vg_usage *usage, enum vgi_kind kind) {
+    return kind == VGI_KIND_CONTEXT ? &usage->context : kind == VGI_KIND_MODULE ? &usage->module : &usage->data;
+}
+
+enum vgi_charge vgi_quota_charge(struct vg_region *region, unsigned slot, unsigned card, enum vgi_kind kind,
+                                 uint64_t bytes, uint64_t limit_bytes) {
     struct vg_extension *extension = vg_extension_of(region);
     struct vg_slot_owner *owner = &extension->owners[slot];
     struct vg_usage *usage = &region->slots[slot].used[card];
     if (!begin(region, owner))
         return VGI_RECOMPUTING;
-    uint64_t limit = atomic_load_explicit(&region->limit[card], memory_order_relaxed);
-    bool charged = add_to_sum(&extension->sums[card].used, bytes, limit);
+    bool charged = add_to_sum(&extension->sums[card].word, bytes, limit_bytes);
     if (charged) {
-        atomic_fetch_add_explicit(&usage->data, bytes, memory_order_relaxed);
+        atomic_fetch_add_explicit(word_of(usage, kind), bytes, memory_order_relaxed);
         atomic_fetch_add_explicit(&usage->total, bytes, memory_order_relaxed);
     }
     end(owner);
     return charged ? VGI_CHARGED : VGI_REFUSED;
 }
 
-enum vgi_charge vgi_quota_give_back(struct vg_region *region, unsigned slot, unsigned card, uint64_t bytes) {
+enum vgi_charge vgi_quota_give_back(struct vg_region *region, unsigned slot, unsigned card, enum vgi_kind kind,
+                                    uint64_t bytes) {
     struct vg_extension *extension = vg_extension_of(region);
     struct vg_slot_owner *owner = &extension->owners[slot];
     struct vg_usage *usage = &region->slots[slot].used[card];
     if (!begin(region, owner))
         return VGI_RECOMPUTING;
     subtract(&usage->total, bytes);
-    subtract(&usage->data, bytes);
-    subtract(&extension->sums[card].used, bytes);
+    subtract(word_of(usage, kind), bytes);
+    subtract(&extension->sums[card].word, bytes);
     end(owner);
     return VGI_CHARGED;
 }
 
 uint64_t vgi_quota_used(struct vg_region *region, unsigned card) {
-    return atomic_load_explicit(&vg_extension_of(region)->sums[card].used, memory_order_relaxed);
+    return vg_card_used(region, card);
 }
 
 struct vgi_memory_view vgi_quota_view(uint64_t limit, uint64_t used, uint64_t card_total, uint64_t card_free) {

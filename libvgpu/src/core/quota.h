@@ -13,9 +13,15 @@
 
 enum vgi_charge { VGI_CHARGED, VGI_REFUSED, VGI_RECOMPUTING };
 
-/* One try. VGI_RECOMPUTING: sums are being added up anew, nothing was charged, try again after a while. */
-enum vgi_charge vgi_quota_charge(struct vg_region *region, unsigned slot, unsigned card, uint64_t bytes);
-enum vgi_charge vgi_quota_give_back(struct vg_region *region, unsigned slot, unsigned card, uint64_t bytes);
+/* What the memory is for: which of the slot's words shows it. All of it counts. */
+enum vgi_kind { VGI_KIND_CONTEXT, VGI_KIND_MODULE, VGI_KIND_DATA };
+
+/* One try. `limit_bytes` 0 = none. VGI_RECOMPUTING: sums are being added up anew, nothing was charged, try again after
+ * a while. */
+enum vgi_charge vgi_quota_charge(struct vg_region *region, unsigned slot, unsigned card, enum vgi_kind kind,
+                                 uint64_t bytes, uint64_t limit_bytes);
+enum vgi_charge vgi_quota_give_back(struct vg_region *region, unsigned slot, unsigned card, enum vgi_kind kind,
+                                    uint64_t bytes);
 
 uint64_t vgi_quota_used(struct vg_region *region, unsigned card);
 

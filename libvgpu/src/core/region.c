@@ -32,7 +32,7 @@ void vgi_region_adopt_limits(struct vg_region *region, const struct vgi_limits *
 
 const char *vgi_region_fault(const struct vgi_region_heads *heads) {
     if (heads->size < sizeof(struct vg_region))
-        return "it is shorter than layout 1.2";
+        return "it is shorter than any region";
     if (heads->magic != VG_REGION_MAGIC)
         return "it is no region file";
     if (heads->major != VG_REGION_MAJOR || heads->minor != VG_REGION_MINOR)
@@ -128,7 +128,7 @@ static void add_up(struct vg_region *region) {
             if (atomic_load(&region->slots[i].pid) != 0 &&
                 __builtin_add_overflow(sum, atomic_load(&region->slots[i].used[card].total), &sum))
                 sum = UINT64_MAX; /* nonsense in the file never makes room */
-        atomic_store(&vg_extension_of(region)->sums[card].used, sum);
+        atomic_store(&vg_extension_of(region)->sums[card].word, sum > VG_USED_MAX ? VG_USED_MAX : sum);
     }
 }
 

@@ -13,17 +13,18 @@ CUresult vgi_claim_current(uint64_t bytes, struct vgi_claim *claim, CUcontext *c
 CUresult vgi_settle(CUresult result, const struct vgi_claim *claim, uint64_t key, uint64_t owner,
                     CUresult (*undo)(CUdeviceptr)) {
     if (result != CUDA_SUCCESS) {
-        vgi_give_back(claim->card, claim->bytes);
+        vgi_give_back(claim->card, claim->kind, claim->bytes);
         return result;
     }
     if (claim->card < 0)
         return result;
-    struct vgi_entry entry = {.key = key, .bytes = claim->bytes, .owner = owner, .card = (uint32_t)claim->card};
+    struct vgi_entry entry = {
+        .key = key, .bytes = claim->bytes, .owner = owner, .card = (uint32_t)claim->card, .kind = claim->kind};
     if (vgi_map_put(&vgi_allocations, &entry))
         return result;
     vgi_say(VGI_ERROR, "the host has no memory to keep account of an allocation; it is refused");
     (void)undo(key);
-    vgi_give_back(claim->card, claim->bytes);
+    vgi_give_back(claim->card, claim->kind, claim->bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -39,7 +40,7 @@ CUresult vgi_end_free(CUresult result, const struct vgi_freeing *freeing) {
     if (!freeing->known)
         return result;
     if (result == CUDA_SUCCESS)
-        vgi_give_back((int)freeing->entry.card, freeing->entry.bytes);
+        vgi_give_back((int)freeing->entry.card, (enum vgi_kind)freeing->entry.kind, freeing->entry.bytes);
     else
         (void)vgi_map_put(&vgi_allocations, &freeing->entry); /* its place in the table was free a moment ago */
     return result;

@@ -19,7 +19,7 @@ static void give_back_all_of(CUcontext context) {
     if (context == NULL || vgi_state() != VGI_ATTACHED)
         return;
     while (vgi_map_take_owned(&vgi_allocations, (uintptr_t)context, &cursor, &entry))
-        vgi_give_back((int)entry.card, entry.bytes);
+        vgi_give_back((int)entry.card, (enum vgi_kind)entry.kind, entry.bytes);
 }
 
 VGI_HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {

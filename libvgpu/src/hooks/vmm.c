@@ -36,7 +36,7 @@ static void count_and_settle(uint64_t handle, int references, int maps) {
     count(handle, references, maps, &freed);
     pthread_mutex_unlock(&lock);
     if (freed.key != 0)
-        vgi_give_back((int)freed.card, freed.bytes);
+        vgi_give_back((int)freed.card, (enum vgi_kind)freed.kind, freed.bytes);
 }
 
 VGI_HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
@@ -51,7 +51,8 @@ VGI_HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes
         return result;
     result = VGI_CUDA(cuMemCreate, handle, bytes, prop, flags);
     if (result == CUDA_SUCCESS && claim.card >= 0) {
-        struct vgi_entry entry = {.key = *handle, .bytes = bytes, .card = (uint32_t)claim.card, .references = 1};
+        struct vgi_entry entry = {
+            .key = *handle, .bytes = bytes, .card = (uint32_t)claim.card, .kind = claim.kind, .references = 1};
         pthread_mutex_lock(&lock);
         bool entered = vgi_map_put(&handles, &entry);
         pthread_mutex_unlock(&lock);
@@ -62,7 +63,7 @@ VGI_HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes
         }
     }
     if (result != CUDA_SUCCESS)
-        vgi_give_back(claim.card, claim.bytes);
+        vgi_give_back(claim.card, claim.kind, claim.bytes);
     return result;
 }
 
@@ -79,7 +80,7 @@ VGI_HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     }
     CUresult result = VGI_CUDA(cuMemRelease, handle);
     if (result == CUDA_SUCCESS && freed.key != 0) {
-        vgi_give_back((int)freed.card, freed.bytes);
+        vgi_give_back((int)freed.card, (enum vgi_kind)freed.kind, freed.bytes);
     } else if (result != CUDA_SUCCESS && counted) {
         pthread_mutex_lock(&lock);
         if (freed.key != 0) {

@@ -167,7 +167,7 @@ static void compare(const struct sandbox *sandbox, struct vg_region *region, con
             CHECK_EQUAL(counted, booked);
             sum += booked;
         }
-        CHECK_EQUAL(vg_extension_of(region)->sums[card].used, sum);
+        CHECK_EQUAL(vg_card_used(region, card), sum);
         CHECK(sum <= LIMIT);
     }
 }
@@ -207,7 +207,7 @@ static void run_test(void) {
         CHECK_THAT(refused != NULL && atoi(refused + 8) > 0, "a limit that was never met proves little");
     }
     for (unsigned card = 0; card < 2; card++) {
-        CHECK_EQUAL(vg_extension_of(region)->sums[card].used, 0);
+        CHECK_EQUAL(vg_card_used(region, card), 0);
         CHECK_EQUAL(sandbox_books_used(&sandbox, card, 0), 0);
     }
     for (int s = 0; s < VG_MAX_SLOTS; s++)

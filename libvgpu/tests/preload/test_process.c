@@ -242,7 +242,7 @@ static void body_closes_everything(void) {
             dup2(STDOUT_FILENO, descriptor);
     CHECK_EQUAL(cuMemAlloc_v2(&pointer, 61 * MIB), CUDA_ERROR_OUT_OF_MEMORY); /* looks for the dead, so it locks */
     CHECK_EQUAL(cuMemAlloc_v2(&pointer, 60 * MIB), CUDA_SUCCESS);
-    CHECK_EQUAL(vg_extension_of(region)->sums[0].used, 100 * MIB);
+    CHECK_EQUAL(vg_card_used(region, 0), 100 * MIB);
 }
 
 /* A program that becomes another keeps its pid; the driver frees its memory, and so do we. */
@@ -430,7 +430,7 @@ static void test_bodies(void) {
         run_one(&sandbox, rows[i].body, rows[i].environment);
         struct vg_region *region = sandbox_region(&sandbox);
         if (CHECK_THAT(region != NULL, rows[i].body)) {
-            CHECK_EQUAL_THAT(vg_extension_of(region)->sums[0].used, 0, rows[i].body);
+            CHECK_EQUAL_THAT(vg_card_used(region, 0), 0, rows[i].body);
             CHECK_EQUAL_THAT(region->slots[0].pid, 0, rows[i].body);
         }
         sandbox_remove(&sandbox);

@@ -60,7 +60,7 @@ static void run_race(size_t piece) {
     for (int i = 0; i < PROCESSES; i++)
         CHECK_EQUAL(write(inputs[i], "x", 1), 1);
     for (int i = 0; i < 20000; i++) /* while they run, and a little after */
-        CHECK(vg_extension_of(region)->sums[0].used <= LIMIT);
+        CHECK(vg_card_used(region, 0) <= LIMIT);
     for (int i = 0; i < PROCESSES; i++) {
         char digits[16] = "", c = 0;
         CHECK(sandbox_await(&racers[i], "granted "));
@@ -69,13 +69,13 @@ static void run_race(size_t piece) {
         granted += (unsigned)atoi(digits);
     }
     CHECK_EQUAL_THAT(granted, LIMIT / piece, text);
-    CHECK_EQUAL_THAT(vg_extension_of(region)->sums[0].used, granted * piece, text);
+    CHECK_EQUAL_THAT(vg_card_used(region, 0), granted * piece, text);
     CHECK_EQUAL_THAT(sandbox_books_used(&sandbox, 0, 0), granted * piece, text);
     for (int i = 0; i < PROCESSES; i++) {
         close(inputs[i]);
         CHECK_EQUAL(sandbox_finish(&racers[i], NULL), 0);
     }
-    CHECK_EQUAL(vg_extension_of(region)->sums[0].used, 0);
+    CHECK_EQUAL(vg_card_used(region, 0), 0);
     sandbox_remove(&sandbox);
 }
 

@@ -165,7 +165,7 @@ static void test_hostile_content(void) {
         else if (round == 7)
             vg_extension_of(region)->recompute = 0xffffffffu;
         else if (round == 8)
-            vg_extension_of(region)->sums[0].used = UINT64_MAX;
+            vg_extension_of(region)->sums[0].word = UINT64_MAX;
         else
             for (int change = 0; change < 200; change++)
                 bytes[16 + check_random(&state) % (VG_FILE_BYTES - 16)] = (unsigned char)check_random(&state);
@@ -200,13 +200,13 @@ static void test_creation_race(void) {
         for (int i = 0; i < 24; i++)
             CHECK(sandbox_await(&processes[i], "allocated"));
         struct vg_region *region = sandbox_region(&sandbox);
-        CHECK_EQUAL(vg_extension_of(region)->sums[0].used, 96ull << 20);
+        CHECK_EQUAL(vg_card_used(region, 0), 96ull << 20);
         CHECK_EQUAL(run_alloc(&sandbox, "5", output), OUT_OF_MEMORY);
         for (int i = 0; i < 24; i++) {
             kill(processes[i].pid, SIGTERM);
             CHECK_EQUAL(sandbox_finish(&processes[i], NULL), 0);
         }
-        CHECK_EQUAL(vg_extension_of(region)->sums[0].used, 0);
+        CHECK_EQUAL(vg_card_used(region, 0), 0);
         sandbox_remove(&sandbox);
     }
 }

@@ -26,13 +26,14 @@ static void test_bounds(void) {
         {"full", 100, 100, 1, VGI_REFUSED},
         {"over the limit already", 100, 120, 1, VGI_REFUSED},
         {"asked more than there are numbers", 100, 50, UINT64_MAX, VGI_REFUSED},
-        {"unlimited", 0, 1ull << 60, 1ull << 60, VGI_CHARGED},
-        {"unlimited, but beyond 64 bits", 0, UINT64_MAX - 5, 6, VGI_REFUSED},
+        {"unlimited", 0, 1ull << 46, 1ull << 46, VGI_CHARGED},
+        {"unlimited, but beyond what can be counted", 0, VG_USED_MAX - 5, 6, VGI_REFUSED},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct vg_region *region = make_region(rows[i].limit);
-        vg_extension_of(region)->sums[0].used = rows[i].used;
-        CHECK_EQUAL_THAT(vgi_quota_charge(region, 3, 0, rows[i].ask), rows[i].wanted, rows[i].id);
+        vg_extension_of(region)->sums[0].word = rows[i].used;
+        CHECK_EQUAL_THAT(vgi_quota_charge(region, 3, 0, VGI_KIND_DATA, rows[i].ask, rows[i].limit), rows[i].wanted,
+                         rows[i].id);
         uint64_t charged = rows[i].wanted == VGI_CHARGED ? rows[i].ask : 0;
         CHECK_THAT(vgi_quota_used(region, 0) == rows[i].used + charged, rows[i].id);
         CHECK_THAT(region->slots[3].used[0].total == charged, rows[i].id);
@@ -44,12 +45,12 @@ static void test_bounds(void) {
 
 static void test_give_back_never_wraps(void) {
     struct vg_region *region = make_region(100);
-    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, 40), VGI_CHARGED);
+    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, VGI_KIND_DATA, 40, 100), VGI_CHARGED);
     region->slots[0].used[0].total = 10; /* someone wrote nonsense */
-    CHECK_EQUAL(vgi_quota_give_back(region, 0, 0, 40), VGI_CHARGED);
+    CHECK_EQUAL(vgi_quota_give_back(region, 0, 0, VGI_KIND_DATA, 40), VGI_CHARGED);
     CHECK_EQUAL(region->slots[0].used[0].total, 0);
     CHECK_EQUAL(vgi_quota_used(region, 0), 0);
-    CHECK_EQUAL(vgi_quota_give_back(region, 0, 0, 1), VGI_CHARGED);
+    CHECK_EQUAL(vgi_quota_give_back(region, 0, 0, VGI_KIND_DATA, 1), VGI_CHARGED);
     CHECK_EQUAL(vgi_quota_used(region, 0), 0);
     free(region);
 }
@@ -57,8 +58,8 @@ static void test_give_back_never_wraps(void) {
 static void test_waits_for_recompute(void) {
     struct vg_region *region = make_region(100);
     vg_extension_of(region)->recompute = 1;
-    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, 1), VGI_RECOMPUTING);
-    CHECK_EQUAL(vgi_quota_give_back(region, 0, 0, 1), VGI_RECOMPUTING);
+    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, VGI_KIND_DATA, 1, 100), VGI_RECOMPUTING);
+    CHECK_EQUAL(vgi_quota_give_back(region, 0, 0, VGI_KIND_DATA, 1), VGI_RECOMPUTING);
     CHECK_EQUAL(vgi_quota_used(region, 0), 0);
     CHECK_EQUAL(vg_extension_of(region)->owners[0].busy, 0);
     free(region);
@@ -66,11 +67,22 @@ static void test_waits_for_recompute(void) {
 
 static void test_live_limit(void) {
     struct vg_region *region = make_region(100);
-    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, 100), VGI_CHARGED);
-    region->limit[0] = 150; /* the monitor raised it */
-    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, 50), VGI_CHARGED);
-    region->limit[0] = 100;
-    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, 1), VGI_REFUSED);
+    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, VGI_KIND_DATA, 100, 100), VGI_CHARGED);
+    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, VGI_KIND_DATA, 50, 150), VGI_CHARGED); /* it was raised */
+    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, VGI_KIND_DATA, 1, 100), VGI_REFUSED);
+    free(region);
+}
+
+static void test_kinds(void) {
+    struct vg_region *region = make_region(100);
+    CHECK_EQUAL(vgi_quota_charge(region, 1, 2, VGI_KIND_CONTEXT, 70, 0), VGI_CHARGED); /* overhead knows no limit */
+    CHECK_EQUAL(vgi_quota_charge(region, 1, 2, VGI_KIND_MODULE, 50, 0), VGI_CHARGED);
+    CHECK_EQUAL(vgi_quota_charge(region, 1, 2, VGI_KIND_DATA, 1, 100), VGI_REFUSED);
+    CHECK_EQUAL(vgi_quota_give_back(region, 1, 2, VGI_KIND_MODULE, 50), VGI_CHARGED);
+    CHECK_EQUAL(vgi_quota_charge(region, 1, 2, VGI_KIND_DATA, 30, 100), VGI_CHARGED);
+    const struct vg_usage *used = &region->slots[1].used[2];
+    CHECK(used->context == 70 && used->module == 0 && used->data == 30 && used->total == 100);
+    CHECK_EQUAL(vgi_quota_used(region, 2), 100);
     free(region);
 }
 
@@ -111,11 +123,11 @@ static void *race(void *argument) {
     for (int i = 0; i < ROUNDS; i++) {
         uint64_t bytes = check_random(&state) % 200;
         if (check_random(&state) % 2 == 0) {
-            if (vgi_quota_charge(racer->region, racer->slot, 0, bytes) == VGI_CHARGED)
+            if (vgi_quota_charge(racer->region, racer->slot, 0, VGI_KIND_DATA, bytes, LIMIT) == VGI_CHARGED)
                 racer->held += bytes;
         } else {
             bytes = bytes < racer->held ? bytes : racer->held;
-            vgi_quota_give_back(racer->region, racer->slot, 0, bytes);
+            vgi_quota_give_back(racer->region, racer->slot, 0, VGI_KIND_DATA, bytes);
             racer->held -= bytes;
         }
         if (vgi_quota_used(racer->region, 0) > LIMIT)
@@ -149,6 +161,7 @@ int main(void) {
     test_give_back_never_wraps();
     test_waits_for_recompute();
     test_live_limit();
+    test_kinds();
     test_view();
     test_threads_never_pass_the_limit();
     return check_done();

@@ -46,7 +46,7 @@ static void test_fresh(void) {
     struct vg_region *region = make_region();
     const unsigned char *bytes = (const unsigned char *)region;
     CHECK_EQUAL(region->magic, 19920718);
-    CHECK(region->major == 1 && region->minor == 2);
+    CHECK(region->major == 1 && region->minor == 3);
     CHECK(region->limit[0] == 1000 && region->limit[1] == 2000 && region->limit[2] == 0);
     CHECK_EQUAL(region->utilisation_switch, 1);
     CHECK_EQUAL(region->recent_kernel, 2);
@@ -58,7 +58,7 @@ static void test_fresh(void) {
 
 static void test_faults(void) {
     static const struct vgi_region_heads sound = {
-        VG_FILE_BYTES, VG_REGION_MAGIC, 1, 2, VG_EXTENSION_MAGIC, sizeof(struct vg_extension)};
+        VG_FILE_BYTES, VG_REGION_MAGIC, 1, 3, VG_EXTENSION_MAGIC, sizeof(struct vg_extension)};
     struct vgi_region_heads heads = sound;
     CHECK(vgi_region_fault(&heads) == NULL);
     heads.size = 2008951;
@@ -86,8 +86,8 @@ static void test_slots_are_fixed_and_reused(void) {
     CHECK_EQUAL(vgi_region_claim(region, &a), 0);
     CHECK_EQUAL(vgi_region_claim(region, &b), 1);
     CHECK_EQUAL(vgi_region_claim(region, &c), 2);
-    CHECK_EQUAL(vgi_quota_charge(region, 1, 0, 600), VGI_CHARGED);
-    CHECK_EQUAL(vgi_quota_charge(region, 2, 0, 100), VGI_CHARGED);
+    CHECK_EQUAL(vgi_quota_charge(region, 1, 0, VGI_KIND_DATA, 600, 1000), VGI_CHARGED);
+    CHECK_EQUAL(vgi_quota_charge(region, 2, 0, VGI_KIND_DATA, 100, 1000), VGI_CHARGED);
     region->slots[1].utilisation[0].sm = 55;
     CHECK(reclaim(region, &graves, false));
     CHECK_EQUAL(region->slots[1].pid, 0);
@@ -125,11 +125,11 @@ static void test_killed_between_counters(void) {
         struct vgi_identity alive = process(100), dead = process(200);
         struct graves graves = {.pids = {200}};
         CHECK(vgi_region_claim(region, &alive) == 0 && vgi_region_claim(region, &dead) == 1);
-        CHECK_EQUAL(vgi_quota_charge(region, 0, 0, 300), VGI_CHARGED);
+        CHECK_EQUAL(vgi_quota_charge(region, 0, 0, VGI_KIND_DATA, 300, 1000), VGI_CHARGED);
         struct vg_slot_owner *owner = &vg_extension_of(region)->owners[1];
         owner->busy = 1;
         if (step >= 1)
-            vg_extension_of(region)->sums[0].used += 500;
+            vg_extension_of(region)->sums[0].word += 500;
         if (step >= 2)
             region->slots[1].used[0].data += 500;
         if (step >= 3)
@@ -148,9 +148,9 @@ static void test_killed_while_adding_up(void) {
     struct vgi_identity alive = process(100);
     struct graves nobody = {0};
     CHECK_EQUAL(vgi_region_claim(region, &alive), 0);
-    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, 300), VGI_CHARGED);
+    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, VGI_KIND_DATA, 300, 1000), VGI_CHARGED);
     vg_extension_of(region)->recompute = 1;
-    vg_extension_of(region)->sums[0].used = 900; /* of a slot that is cleared already */
+    vg_extension_of(region)->sums[0].word = 900; /* of a slot that is cleared already */
     CHECK(reclaim(region, &nobody, false));
     CHECK_EQUAL(vg_extension_of(region)->recompute, 0);
     CHECK_EQUAL(vgi_quota_used(region, 0), 300);
@@ -162,7 +162,7 @@ static void test_stopped_process_keeps_the_account(void) {
     struct vgi_identity stopped = process(100), dead = process(200);
     struct graves graves = {.pids = {200}, .waits_left = 3};
     CHECK(vgi_region_claim(region, &stopped) == 0 && vgi_region_claim(region, &dead) == 1);
-    CHECK_EQUAL(vgi_quota_charge(region, 1, 0, 300), VGI_CHARGED);
+    CHECK_EQUAL(vgi_quota_charge(region, 1, 0, VGI_KIND_DATA, 300, 1000), VGI_CHARGED);
     vg_extension_of(region)->owners[0].busy = 1;
     CHECK(!reclaim(region, &graves, false));
     CHECK_EQUAL(vgi_quota_used(region, 0), 300); /* too much, never too little */
@@ -206,7 +206,7 @@ static void fuzz(void) {
     for (int i = 0; i < 20; i++) {
         struct vgi_identity self = process(100 + i);
         (void)vgi_region_claim(pristine, &self);
-        (void)vgi_quota_charge(pristine, (unsigned)i, 0, 10);
+        (void)vgi_quota_charge(pristine, (unsigned)i, 0, VGI_KIND_DATA, 10, 1000);
     }
     for (int round = 0; round < 400; round++) {
         struct graves graves = {.pids = {103, 107}, .waits_left = 2};
@@ -224,7 +224,7 @@ static void fuzz(void) {
         CHECK(slot >= -1 && slot < VG_MAX_SLOTS);
         if (slot >= 0) {
             uint64_t limit = region->limit[0], before = vgi_quota_used(region, 0);
-            enum vgi_charge charged = vgi_quota_charge(region, (unsigned)slot, 0, 10);
+            enum vgi_charge charged = vgi_quota_charge(region, (unsigned)slot, 0, VGI_KIND_DATA, 10, limit);
             CHECK(charged != VGI_CHARGED || limit == 0 || before + 10 <= limit);
         }
         region->uuids[15][VG_UUID_BYTES - 1] = 'x'; /* not terminated */
