@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "core/limits.h"
+#include "core/limits_page.h"
 #include "core/region.h"
 
 /* ---- src/prim/process.c ---- */
@@ -45,6 +46,14 @@ void vgi_region_file_close(struct vgi_region_file *file);
 /* The lock between processes: dropped by the kernel when its holder dies. False when it stays taken that long. */
 bool vgi_region_file_lock(struct vgi_region_file *file, unsigned milliseconds);
 void vgi_region_file_unlock(const struct vgi_region_file *file);
+
+/* ---- src/prim/limits_page_file.c ---- */
+
+enum vgi_page_state { VGI_PAGE_ABSENT, VGI_PAGE_SOUND, VGI_PAGE_BAD /* `reason` says why */ };
+
+/* Finds the limits page beside this library and maps it, read-only. */
+enum vgi_page_state vgi_limits_page_open(const struct vg_limits_page **page, char *reason, size_t reason_size);
+void vgi_limits_page_close(const struct vg_limits_page *page);
 
 /* ---- src/prim/message.c ---- */
 

@@ -5,10 +5,8 @@
 
 #include "account.h"
 #include "core/region.h"
-#include "env_names.h"
 #include "vgpu/prim.h"
 
-#define DEFAULT_REGION_PATH "/tmp/cudevshr.cache"
 #define LOCK_MS 10000
 
 static struct vgi_process before_attach; /* until the wiped page exists */
@@ -60,29 +58,12 @@ static void prepare_once(void) {
     prepared = true;
 }
 
-bool vgi_limits_are_valid(void) {
-    static int32_t complained_pid;
-    struct vgi_limits limits;
-    char reason[384];
-    if (vgi_read_limits(vgi_getenv, &limits, reason, sizeof reason))
-        return true;
-    int32_t pid = vgi_own_pid();
-    if (__atomic_exchange_n(&complained_pid, pid, __ATOMIC_RELAXED) != pid)
-        vgi_say(VGI_ERROR, "CUDA is refused: %s", reason);
-    return false;
-}
-
-static const char *region_path(void) {
-    const char *path = vgi_getenv(VG_ENV_REGION_FILE);
-    return path == NULL || *path == '\0' ? DEFAULT_REGION_PATH : path;
-}
-
 /* Opens the region unless this very process has it open: a fork's child needs a lock of its own. */
-static bool open_region(const struct vgi_limits *limits, char *reason, size_t reason_size) {
+static bool open_region(const struct vgi_found_limits *found, char *reason, size_t reason_size) {
     if (file.region != NULL && file.opener_pid == vgi_own_pid())
         return true;
     vgi_region_file_close(&file);
-    return vgi_region_file_open(&file, region_path(), limits, reason, reason_size);
+    return vgi_region_file_open(&file, vgi_region_path(found), &found->limits, reason, reason_size);
 }
 
 /* ---- which card is which: CUDA's ordinals by UUID onto the region's table, which is in NVML's order ---- */
@@ -165,6 +146,27 @@ static bool map_devices(struct vg_region *region, const struct uuid_list *cuda, 
     return true;
 }
 
+/* ---- where the limits come from ---- */
+
+/* The limits in force by UUID, as the driver told it of what CUDA shows; of other cards the region's table must do. */
+static void follow_page(const struct vg_limits_page *page, struct vg_region *region, const struct uuid_list *cuda) {
+    const char *uuids[VG_MAX_CARDS];
+    for (unsigned card = 0; card < VG_MAX_CARDS; card++)
+        uuids[card] = region != NULL && card < atomic_load(&region->device_count) ? region->uuids[card] : NULL;
+    for (int i = 0; cuda != NULL && i < cuda->count; i++)
+        if (vgi_card_of_device[i] >= 0)
+            uuids[vgi_card_of_device[i]] = cuda->texts[i];
+    vgi_limits_follow_page(page, uuids, region);
+}
+
+static void follow_limits(const struct vgi_found_limits *found, struct vg_region *region,
+                          const struct uuid_list *cuda) {
+    if (found->page != NULL)
+        follow_page(found->page, region, cuda);
+    else
+        vgi_limits_follow_region(region, &found->limits);
+}
+
 /* ---- the slot ---- */
 
 struct former_self {
@@ -193,7 +195,8 @@ static CUresult bar(const char *reason) {
 }
 
 /* With attach_mutex held and the region open. */
-static CUresult take_slot(const struct uuid_list *cuda, const struct uuid_list *nvml) {
+static CUresult take_slot(const struct vgi_found_limits *found, const struct uuid_list *cuda,
+                          const struct uuid_list *nvml) {
     struct former_self former = {.self = vgi_identify_self(), .patience = 1000};
     struct vgi_judge judge = {&former, is_gone_or_former, wait_a_little};
     if (!vgi_region_lock(LOCK_MS))
@@ -201,9 +204,11 @@ static CUresult take_slot(const struct uuid_list *cuda, const struct uuid_list *
     vgi_region = file.region;
     if (!vgi_region_reclaim(vgi_region, &judge, false))
         vgi_say(VGI_WARNING, "a process is stopped in the middle of an allocation; dead processes stay counted");
-    vgi_region_adopt_limits(vgi_region, &vgi_limits);
-    vgi_limits_follow_region(vgi_region, &vgi_limits);
+    if (found->page == NULL)
+        vgi_region_adopt_limits(vgi_region, &found->limits);
     bool mapped = map_devices(vgi_region, cuda, nvml);
+    if (mapped)
+        follow_limits(found, vgi_region, cuda);
     int slot = mapped ? vgi_region_claim(vgi_region, &former.self) : -1;
     vgi_region_unlock();
     if (!mapped)
@@ -215,7 +220,7 @@ static CUresult take_slot(const struct uuid_list *cuda, const struct uuid_list *
     vgi_forget_contexts();
     vgi_process->slot = (uint32_t)slot;
     atomic_store_explicit(&vgi_process->state, VGI_ATTACHED, memory_order_release);
-    vgi_say(VGI_INFO, "attached to %s, slot %d", region_path(), slot);
+    vgi_say(VGI_INFO, "attached to %s, slot %d", vgi_region_path(found), slot);
     return CUDA_SUCCESS;
 }
 
@@ -230,24 +235,32 @@ static CUresult told_of(enum vgi_state state) {
     }
 }
 
+static CUresult pass_through(enum vgi_level level, const char *why) {
+    vgi_say(level, "nothing is counted: %s", why);
+    atomic_store(&vgi_process->state, VGI_UNLIMITED);
+    return CUDA_SUCCESS;
+}
+
 static CUresult attach_locked(const struct uuid_list *cuda) {
     char reason[384];
+    struct vgi_found_limits found;
     struct uuid_list nvml = {.count = 0};
     prepare_once();
     if (vgi_state() != VGI_DETACHED)
         return told_of(vgi_state());
-    if (!vgi_read_limits(vgi_getenv, &vgi_limits, reason, sizeof reason))
+    if (!vgi_find_limits(&found, reason, sizeof reason))
         return bar(reason);
-    if (!open_region(&vgi_limits, reason, sizeof reason)) {
-        if (vgi_limits.any_memory || vgi_limits.any_cores)
+    vgi_limits = found.limits;
+    if (found.disabled)
+        return pass_through(VGI_INFO, "the pod's specification keeps the library out");
+    if (!open_region(&found, reason, sizeof reason)) {
+        if (found.page != NULL || found.limits.any_memory || found.limits.any_cores)
             return bar(reason);
-        vgi_say(VGI_WARNING, "nothing is counted: %s", reason);
-        atomic_store(&vgi_process->state, VGI_UNLIMITED);
-        return CUDA_SUCCESS;
+        return pass_through(VGI_WARNING, reason);
     }
     if (!all_known(file.region, cuda))
         list_nvml(&nvml);
-    return take_slot(cuda, &nvml);
+    return take_slot(&found, cuda, &nvml);
 }
 
 CUresult vgi_attach(void) {
@@ -268,17 +281,17 @@ CUresult vgi_attach(void) {
 
 struct vg_region *vgi_look(void) {
     char reason[384];
-    struct vgi_limits limits;
+    struct vgi_found_limits found;
     if (vgi_state() == VGI_ATTACHED)
         return vgi_region;
-    if (!vgi_read_limits(vgi_getenv, &limits, reason, sizeof reason))
+    if (!vgi_find_limits(&found, reason, sizeof reason) || found.disabled)
         return NULL;
     pthread_mutex_lock(&attach_mutex);
-    struct vg_region *region = open_region(&limits, reason, sizeof reason) ? file.region : NULL;
-    if (region != NULL)
-        vgi_limits_follow_region(region, &limits);
-    else
+    struct vg_region *region = open_region(&found, reason, sizeof reason) ? file.region : NULL;
+    if (region == NULL)
         vgi_say(VGI_INFO, "%s", reason);
+    if (vgi_state() != VGI_ATTACHED) /* another thread may have come first */
+        follow_limits(&found, region, NULL);
     pthread_mutex_unlock(&attach_mutex);
     return region;
 }

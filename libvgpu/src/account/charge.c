@@ -67,8 +67,19 @@ static enum vgi_charge charge(unsigned card, enum vgi_kind kind, uint64_t bytes,
     return result;
 }
 
+static void say_once_that_withheld(unsigned card) {
+    static int said;
+    if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
+        vgi_say(VGI_WARNING, "the limits page gives nothing on card %u (%.95s): allocations on it are refused", card,
+                vgi_region->uuids[card]);
+}
+
 /* Refuses only after those who ended without saying so were taken out. */
 static bool charge_or_reclaim(unsigned card, enum vgi_kind kind, uint64_t bytes) {
+    if (__builtin_expect(vgi_is_withheld(card), 0)) {
+        say_once_that_withheld(card);
+        return false;
+    }
     if (charge(card, kind, bytes, vgi_memory_limit(card)) == VGI_CHARGED)
         return true;
     if (reclaim(false, 0, SWEEP_LOCK_MS) && charge(card, kind, bytes, vgi_memory_limit(card)) == VGI_CHARGED)

@@ -185,9 +185,17 @@ static enum vgi_policy read_policy(const struct reader *r) {
     return VGI_POLICY_DEFAULT;
 }
 
+void vgi_read_settings(vgi_environment environment, struct vgi_limits *limits) {
+    struct reader r = {.environment = environment};
+    limits->priority = (int)read_integer(&r, VG_ENV_TASK_PRIORITY, 1);
+    limits->kernel_interval_seconds = read_integer(&r, VG_ENV_KERNEL_INTERVAL, 1);
+    limits->policy = read_policy(&r);
+}
+
 bool vgi_read_limits(vgi_environment environment, struct vgi_limits *limits, char *reason, size_t reason_size) {
     struct reader r = {environment, reason, reason_size};
     memset(limits, 0, sizeof *limits);
+    vgi_read_settings(environment, limits);
     const char *handoff = stated(&r, VG_ENV_HANDOFF);
     if (handoff != NULL && strcmp(handoff, VG_ENV_HANDOFF_PENDING) == 0) {
         snprintf(reason, reason_size, "%s=\"%s\": the container was started before its limits were known",
@@ -203,8 +211,5 @@ bool vgi_read_limits(vgi_environment environment, struct vgi_limits *limits, cha
         limits->any_memory = limits->any_memory || limits->memory_bytes[card] != 0;
         limits->any_cores = limits->any_cores || limits->cores_percent[card] != 100;
     }
-    limits->priority = (int)read_integer(&r, VG_ENV_TASK_PRIORITY, 1);
-    limits->kernel_interval_seconds = read_integer(&r, VG_ENV_KERNEL_INTERVAL, 1);
-    limits->policy = read_policy(&r);
     return true;
 }

@@ -29,7 +29,11 @@ const char *vgi_parse_percent(const char *text, uint64_t *percent);
 
 typedef const char *(*vgi_environment)(const char *name);
 
-/* Reads all limits. False when one cannot be understood: `reason` then names the variable and says why. */
+/* Reads what is no limit: priority, policy, how often launches are timed. */
+void vgi_read_settings(vgi_environment environment, struct vgi_limits *limits);
+
+/* Reads all limits, and the settings. False when one cannot be understood: `reason` then names the variable and says
+ * why. */
 bool vgi_read_limits(vgi_environment environment, struct vgi_limits *limits, char *reason, size_t reason_size);
 
 #endif

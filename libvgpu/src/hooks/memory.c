@@ -78,7 +78,7 @@ VGI_HOOK CUresult cuMemGetInfo_v2(size_t *freeBytes, size_t *totalBytes) {
     if (result != CUDA_SUCCESS || VGI_CUDA(cuCtxGetDevice, &device) != CUDA_SUCCESS)
         return result;
     int card = card_of(device);
-    uint64_t limit = card < 0 ? 0 : vgi_memory_limit((unsigned)card);
+    uint64_t limit = card < 0 ? 0 : vgi_shown_limit((unsigned)card);
     if (limit == 0)
         return result;
     vgi_sweep();
@@ -100,7 +100,7 @@ VGI_HOOK CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     if (result != CUDA_SUCCESS || bytes == NULL)
         return result;
     int card = card_of(device);
-    uint64_t limit = card < 0 ? 0 : vgi_memory_limit((unsigned)card);
+    uint64_t limit = card < 0 ? 0 : vgi_shown_limit((unsigned)card);
     if (limit != 0 && limit < *bytes)
         *bytes = limit;
     return result;

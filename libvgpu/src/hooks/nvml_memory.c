@@ -16,17 +16,10 @@ static bool find_slice(nvmlDevice_t device, uint64_t *limit, uint64_t *used) {
         card = (int)index; /* no process has used CUDA yet: the table will be in this order */
     if (card < 0)
         return false;
-    if (region == NULL) {
-        struct vgi_limits limits;
-        char reason[384];
-        *limit = vgi_read_limits(vgi_getenv, &limits, reason, sizeof reason) ? limits.memory_bytes[card] : 0;
-        *used = 0;
-        return *limit != 0;
-    }
-    if (vgi_state() == VGI_ATTACHED)
+    if (region != NULL && vgi_state() == VGI_ATTACHED)
         vgi_sweep();
-    *limit = vgi_memory_limit((unsigned)card);
-    *used = vgi_quota_used(region, (unsigned)card);
+    *limit = vgi_shown_limit_of(uuid, (unsigned)card);
+    *used = region == NULL ? 0 : vgi_quota_used(region, (unsigned)card);
     return *limit != 0;
 }
 
