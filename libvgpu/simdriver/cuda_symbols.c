@@ -17,15 +17,24 @@ enum symbol_id {
 };
 _Static_assert(symbol_count <= SIM_MAX_SYMBOLS, "the books count that many symbols");
 
+/* The entries, not the bodies: what programs get. */
+#define CUDA_HOOK(symbol, base, type, version, streams, area) extern CUresult entry_##symbol(void) __asm__(#symbol);
+#define CUDA_CALL CUDA_HOOK
+#define CUDA_NAME(symbol, base, version, streams) extern CUresult entry_##symbol(void) __asm__(#symbol);
+#include "cuda.def"
+#undef CUDA_HOOK
+#undef CUDA_CALL
+#undef CUDA_NAME
+
 static const struct {
     const char *base;
     int version;
     enum stream_mode streams;
     void *address;
 } symbols[] = {
-#define CUDA_HOOK(symbol, base, type, version, streams, area) {#base, version, streams, (void *)symbol},
+#define CUDA_HOOK(symbol, base, type, version, streams, area) {#base, version, streams, (void *)entry_##symbol},
 #define CUDA_CALL CUDA_HOOK
-#define CUDA_NAME(symbol, base, version, streams) {#base, version, streams, (void *)symbol},
+#define CUDA_NAME(symbol, base, version, streams) {#base, version, streams, (void *)entry_##symbol},
 #include "cuda.def"
 #undef CUDA_HOOK
 #undef CUDA_CALL

@@ -11,12 +11,14 @@
 #include "description.h"
 #include "vgpu/abi/cuda_fn.h"
 
-#define SIM_API __attribute__((visibility("default")))
+/* Marks the function behind an exported name, which is entry.h's. */
+#define SIM_API
+#define SIM_BODY(symbol) __asm__("sim_body_" #symbol)
 
 /* Every exported function must have the type its row in hooks/cuda.def names. */
-#define CUDA_HOOK(symbol, base, type, version, streams, area) extern __typeof__(*(type)0) symbol;
+#define CUDA_HOOK(symbol, base, type, version, streams, area) extern __typeof__(*(type)0) symbol SIM_BODY(symbol);
 #define CUDA_CALL CUDA_HOOK
-#define CUDA_NAME(symbol, base, version, streams) extern CUresult symbol(void);
+#define CUDA_NAME(symbol, base, version, streams) extern CUresult symbol(void) SIM_BODY(symbol);
 #include "cuda.def"
 #undef CUDA_HOOK
 #undef CUDA_CALL

@@ -8,12 +8,14 @@
 #include "description.h"
 #include "vgpu/abi/nvml_fn.h"
 
-#define SIM_API __attribute__((visibility("default")))
+/* Marks the function behind an exported name, which is entry.h's. */
+#define SIM_API
+#define SIM_BODY(symbol) __asm__("sim_body_" #symbol)
 
 /* Every exported function must have the type its row in hooks/nvml.def names. */
-#define NVML_HOOK(symbol, type, area) extern __typeof__(*(type)0) symbol;
+#define NVML_HOOK(symbol, type, area) extern __typeof__(*(type)0) symbol SIM_BODY(symbol);
 #define NVML_CALL NVML_HOOK
-#define NVML_NAME(symbol) extern nvmlReturn_t symbol(void);
+#define NVML_NAME(symbol) extern nvmlReturn_t symbol(void) SIM_BODY(symbol);
 #include "nvml.def"
 #undef NVML_HOOK
 #undef NVML_CALL

@@ -6,6 +6,7 @@
 
 #include "books.h"
 #include "description.h"
+#include "tool.h"
 #include "vgpu/abi/nvml_types.h"
 
 #define XID_FELL_OFF_THE_BUS 79
@@ -24,6 +25,13 @@ static const char usage_text[] =
     "  mig-hold CARD GPU_INSTANCE       a process uses that instance, so it cannot be destroyed\n"
     "  mig-release CARD GPU_INSTANCE    no process does any more\n"
     "  nvml-delay MICROSECONDS          every NVML device query takes that much longer\n"
+    "  fail SYMBOL --code N             calls of a CUDA or NVML function return N without doing anything\n"
+    "  slow SYMBOL --microseconds N     calls take that much longer\n"
+    "  kill SYMBOL                      the process that calls it is killed before it does anything\n"
+    "       --after K  --times M        ... once K calls came through; M times (0, the default: from then on)\n"
+    "       --pid P                     ... only in the process that sees itself as P\n"
+    "  heal                             forget every fail, slow and kill\n"
+    "  count on|off                     count calls by symbol, from zero; \"books\" shows them\n"
     "  check                            read the description and say what is wrong with it\n"
     "\n"
     "exit status: 0 done, 1 refused with the reason on stderr, 2 wrong use\n";
@@ -118,8 +126,10 @@ static void print_books(const struct sim_description *d, struct sim_books *books
                       sizeof unsupported_cuda_names / sizeof unsupported_cuda_names[0], books->unsupported_cuda);
     print_unsupported("unsupported_nvml", unsupported_nvml_names,
                       sizeof unsupported_nvml_names / sizeof unsupported_nvml_names[0], books->unsupported_nvml);
-    printf("}\n");
     sim_books_unlock(books);
+    printf(", \"calls\": ");
+    tool_print_calls(d->state_directory);
+    printf("}\n");
 }
 
 static bool find_card(const struct sim_description *d, const char *text, unsigned *card) {
@@ -138,14 +148,14 @@ static bool find_card(const struct sim_description *d, const char *text, unsigne
     return false;
 }
 
-static bool read_number(const char *text, unsigned long long *number) {
+bool tool_read_number(const char *text, unsigned long long *number) {
     char *end = NULL;
     errno = 0;
     *number = strtoull(text, &end, 10);
     return *text >= '0' && *text <= '9' && *end == '\0' && errno == 0;
 }
 
-static int wrong_use(void) {
+int tool_wrong_use(void) {
     fputs(usage_text, stderr);
     return 2;
 }
@@ -157,12 +167,12 @@ static int run_card_command(const struct sim_description *d, struct sim_books *b
     const char *name = words[0];
     bool takes_value = strcmp(name, "xid") == 0 || strcmp(name, "temperature") == 0;
     if (count != (takes_value ? 3 : 2))
-        return wrong_use();
+        return tool_wrong_use();
     if (!find_card(d, words[1], &card))
         return 1;
     bool automatic = strcmp(name, "temperature") == 0 && strcmp(words[2], "auto") == 0;
-    if (takes_value && !automatic && (!read_number(words[2], &number) || number > 100000))
-        return wrong_use();
+    if (takes_value && !automatic && (!tool_read_number(words[2], &number) || number > 100000))
+        return tool_wrong_use();
     if (strcmp(name, "xid") == 0) {
         sim_books_raise(books, card, VG_NVML_EVENT_XID, number);
         return 0;
@@ -183,8 +193,8 @@ static int hold_instance(const struct sim_description *d, struct sim_books *book
     unsigned card = 0;
     unsigned long long id = 0;
     bool found = false;
-    if (!read_number(words[2], &id))
-        return wrong_use();
+    if (!tool_read_number(words[2], &id))
+        return tool_wrong_use();
     if (!find_card(d, words[1], &card))
         return 1;
     sim_books_lock(books);
@@ -204,6 +214,9 @@ static int hold_instance(const struct sim_description *d, struct sim_books *book
 static int run(const struct sim_description *d, char **words, int count) {
     char reason[512];
     unsigned long long number = 0;
+    int status = 0;
+    if (tool_run_fault_command(d->state_directory, words, count, &status))
+        return status;
     struct sim_books *books = sim_books_open(d->state_directory, reason, sizeof reason);
     if (books == NULL) {
         fprintf(stderr, "sim-driver: %s\n", reason);
@@ -213,7 +226,7 @@ static int run(const struct sim_description *d, char **words, int count) {
         print_books(d, books);
         return 0;
     }
-    if (strcmp(words[0], "nvml-delay") == 0 && count == 2 && read_number(words[1], &number) && number < 60000000) {
+    if (strcmp(words[0], "nvml-delay") == 0 && count == 2 && tool_read_number(words[1], &number) && number < 60000000) {
         books->nvml_delay_us = number;
         return 0;
     }
@@ -222,7 +235,7 @@ static int run(const struct sim_description *d, char **words, int count) {
     if (strcmp(words[0], "xid") == 0 || strcmp(words[0], "lose") == 0 || strcmp(words[0], "restore") == 0 ||
         strcmp(words[0], "temperature") == 0)
         return run_card_command(d, books, words, count);
-    return wrong_use();
+    return tool_wrong_use();
 }
 
 int main(int argc, char **argv) {
@@ -238,7 +251,7 @@ int main(int argc, char **argv) {
         first = 3;
     }
     if (argc <= first)
-        return wrong_use();
+        return tool_wrong_use();
     if (sim_description_load(&description, reason, sizeof reason) != SIM_LOAD_OK) {
         fprintf(stderr, "sim-driver: %s\n", reason);
         return 1;

@@ -24,46 +24,13 @@ void *reach_function(enum reach reach, const char *symbol, const char *base, int
 #define REACH(reach, symbol, base, version, type)                                                                      \
     ((type)(uintptr_t)reach_function(reach, #symbol, #base, version, (void *)(uintptr_t)symbol))
 
-#define DECLARED(symbol, type) extern __typeof__(*(type)0) symbol
-DECLARED(cuInit, PFN_cuInit_v2000);
-DECLARED(cuGetProcAddress, PFN_cuGetProcAddress_v11030);
-DECLARED(cuGetProcAddress_v2, PFN_cuGetProcAddress_v12000);
-DECLARED(cuDeviceGetCount, PFN_cuDeviceGetCount_v2000);
-DECLARED(cuDeviceTotalMem_v2, PFN_cuDeviceTotalMem_v3020);
-DECLARED(cuDevicePrimaryCtxRetain, PFN_cuDevicePrimaryCtxRetain_v7000);
-DECLARED(cuDevicePrimaryCtxRelease_v2, PFN_cuDevicePrimaryCtxRelease_v11000);
-DECLARED(cuDevicePrimaryCtxReset_v2, PFN_cuDevicePrimaryCtxReset_v11000);
-DECLARED(cuCtxCreate_v2, PFN_cuCtxCreate_v3020);
-DECLARED(cuCtxDestroy_v2, PFN_cuCtxDestroy_v4000);
-DECLARED(cuCtxSetCurrent, PFN_cuCtxSetCurrent_v4000);
-DECLARED(cuMemGetInfo_v2, PFN_cuMemGetInfo_v3020);
-DECLARED(cuMemAlloc_v2, PFN_cuMemAlloc_v3020);
-DECLARED(cuMemAllocPitch_v2, PFN_cuMemAllocPitch_v3020);
-DECLARED(cuMemAllocManaged, PFN_cuMemAllocManaged_v6000);
-DECLARED(cuMemFree_v2, PFN_cuMemFree_v3020);
-DECLARED(cuMemAllocAsync, PFN_cuMemAllocAsync_v11020);
-DECLARED(cuMemAllocFromPoolAsync, PFN_cuMemAllocFromPoolAsync_v11020);
-DECLARED(cuMemFreeAsync, PFN_cuMemFreeAsync_v11020);
-DECLARED(cuDeviceGetDefaultMemPool, PFN_cuDeviceGetDefaultMemPool_v11020);
-DECLARED(cuMemCreate, PFN_cuMemCreate_v10020);
-DECLARED(cuMemRelease, PFN_cuMemRelease_v10020);
-DECLARED(cuMemMap, PFN_cuMemMap_v10020);
-DECLARED(cuMemUnmap, PFN_cuMemUnmap_v10020);
-DECLARED(cuMemAddressReserve, PFN_cuMemAddressReserve_v10020);
-DECLARED(cuMemAddressFree, PFN_cuMemAddressFree_v10020);
-DECLARED(cuMemRetainAllocationHandle, PFN_cuMemRetainAllocationHandle_v11000);
-DECLARED(cuPointerGetAttribute, PFN_cuPointerGetAttribute_v4000);
-DECLARED(cuModuleLoadData, PFN_cuModuleLoadData_v2000);
-DECLARED(cuModuleGetFunction, PFN_cuModuleGetFunction_v2000);
-DECLARED(cuLaunchKernel, PFN_cuLaunchKernel_v4000);
-DECLARED(cuLaunchKernel_ptsz, PFN_cuLaunchKernel_v4000);
-DECLARED(cuLaunchKernelEx, PFN_cuLaunchKernelEx_v11060);
-DECLARED(cuLaunchCooperativeKernel, PFN_cuLaunchCooperativeKernel_v9000);
-DECLARED(cuMemPoolGetAttribute, PFN_cuMemPoolGetAttribute_v11020);
-DECLARED(cuMemPoolSetAttribute, PFN_cuMemPoolSetAttribute_v11020);
-DECLARED(cuMemPoolTrimTo, PFN_cuMemPoolTrimTo_v11020);
-DECLARED(cuMemcpyHtoD_v2, PFN_cuMemcpyHtoD_v3020);
-DECLARED(cuMemcpyDtoH_v2, PFN_cuMemcpyDtoH_v3020);
-#undef DECLARED
+/* Every function of the table that has a type. */
+#define CUDA_HOOK(symbol, base, type, version, streams, area) extern __typeof__(*(type)0) symbol;
+#define CUDA_CALL CUDA_HOOK
+#define CUDA_NAME(symbol, base, version, streams)
+#include "cuda.def"
+#undef CUDA_HOOK
+#undef CUDA_CALL
+#undef CUDA_NAME
 
 #endif

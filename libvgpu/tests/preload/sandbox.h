@@ -46,6 +46,15 @@ uint64_t sandbox_books_used(const struct sandbox *sandbox, unsigned card, pid_t 
 /* The region file mapped for reading; NULL when it is not there. */
 struct vg_region *sandbox_region(const struct sandbox *sandbox);
 
+/* Faults of the simulated driver (simdriver/faults.h), for the processes of a sandbox; NULL: the machine that this
+ * process itself is in. After `after` calls of the symbol have come through, `times` calls (0 = all) return `code`. */
+void sandbox_fail(const struct sandbox *sandbox, const char *symbol, int code, uint64_t after, uint64_t times);
+void sandbox_heal(const struct sandbox *sandbox);
+
+/* Begins to count calls, from zero; how often a symbol was called since. */
+void sandbox_count_calls(const struct sandbox *sandbox);
+uint64_t sandbox_calls(const struct sandbox *sandbox, const char *symbol);
+
 #define WORKLOAD VGPU_BINARY_DIR "/bin/vgpu-workload"
 
 #endif
