@@ -239,11 +239,11 @@ int main(int argc, char **argv) {
             return check_done();
         }
     struct sandbox sandbox = sandbox_make();
+    test_tool(&sandbox);
     run_body(&sandbox, "arguments", 0);
     run_body(&sandbox, "every-cuda-symbol", 0);
     run_body(&sandbox, "every-nvml-symbol", 0);
     run_body(&sandbox, "lacking", 0);
-    test_tool(&sandbox);
     sandbox_remove(&sandbox);
     return check_done();
 }
