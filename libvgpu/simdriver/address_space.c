@@ -7,6 +7,7 @@
 #define UNIT (2ull << 20)
 #define BINNED_UNITS 64 /* sizes up to this many units come from the arena and are reused by size */
 #define ARENA_BYTES (1ull << 40)
+#define LOW_END (1ull << 32)
 
 struct bin {
     CUdeviceptr *addresses;
@@ -71,9 +72,19 @@ CUdeviceptr sim_address_take(size_t bytes) {
     return address;
 }
 
+CUdeviceptr sim_address_take_low(size_t bytes) {
+    size_t units = (bytes + UNIT - 1) / UNIT;
+    void *mapped = MAP_FAILED;
+#ifdef MAP_32BIT
+    mapped = mmap(NULL, units * UNIT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_32BIT,
+                  -1, 0);
+#endif
+    return mapped == MAP_FAILED ? 0 : (CUdeviceptr)(uintptr_t)mapped;
+}
+
 void sim_address_give_back(CUdeviceptr address, size_t bytes) {
     size_t units = (bytes + UNIT - 1) / UNIT;
-    if (units > BINNED_UNITS) {
+    if (units > BINNED_UNITS || address < LOW_END) {
         munmap((void *)(uintptr_t)address, units * UNIT);
         return;
     }

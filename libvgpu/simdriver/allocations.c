@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "driver.h"
+#include "objects.h"
 
 #define BUCKETS (1u << 16)
 
@@ -75,7 +75,7 @@ void sim_uncharge(int device, size_t bytes) {
     sim_books_unlock(sim.books);
 }
 
-static void count_allocations(int device, int change) {
+void sim_count_allocations(int device, int change) {
     sim_books_lock(sim.books);
     sim_own_card(device)->allocations += (uint32_t)change;
     sim_books_unlock(sim.books);
@@ -88,28 +88,28 @@ static void forget_content(const struct sim_allocation *a) {
 }
 
 void sim_allocation_released(const struct sim_allocation *removed) {
-    if (removed->kind == SIM_HOST) {
-        free((void *)(uintptr_t)removed->address);
+    if (removed->kind == SIM_HOST || removed->kind == SIM_REGISTERED) {
+        sim_host_released(removed);
         return;
     }
     forget_content(removed);
     sim_address_give_back(removed->address, removed->bytes);
-    count_allocations(removed->device, -1);
+    sim_count_allocations(removed->device, -1);
     if (removed->kind == SIM_POOLED)
         sim_pool_returned(removed->pool, removed->bytes);
-    else
+    else if (removed->kind == SIM_LINEAR || removed->kind == SIM_MANAGED)
         sim_uncharge(removed->device, removed->bytes);
 }
 
 void sim_free_context_memory(CUcontext context) {
+    sim_objects_end_with(context);
     for (unsigned i = 0; i < BUCKETS; i++) {
         pthread_mutex_lock(&sim.lock);
         struct sim_allocation **link = &table[i];
         while (*link != NULL) {
             struct sim_allocation *entry = *link;
-            /* Pools and host memory outlive the context. */
-            if (entry->context != context || entry->kind == SIM_POOLED || entry->kind == SIM_HOST ||
-                entry->kind == SIM_MAPPED) {
+            /* Pools and mapped handles outlive the context. */
+            if (entry->context != context || entry->kind == SIM_POOLED || entry->kind == SIM_MAPPED) {
                 link = &entry->next;
                 continue;
             }
@@ -121,8 +121,8 @@ void sim_free_context_memory(CUcontext context) {
     }
 }
 
-/* Charged and addressed memory, entered in the table. */
-static CUresult allocate(CUdeviceptr *pointer, size_t bytes, enum sim_allocation_kind kind) {
+CUresult sim_allocate(CUdeviceptr *pointer, size_t bytes, enum sim_allocation_kind kind,
+                      CUdeviceptr (*take)(size_t bytes)) {
     CUcontext context = NULL;
     CUresult result = sim_require_context(&context);
     if (result != CUDA_SUCCESS)
@@ -133,7 +133,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes, enum sim_allocation
     if (result != CUDA_SUCCESS)
         return result;
     struct sim_allocation made = {.bytes = bytes, .device = context->device, .kind = kind, .context = context};
-    made.address = sim_address_take(bytes);
+    made.address = take(bytes);
     pthread_mutex_lock(&sim.lock);
     bool entered = made.address != 0 && sim_allocation_add(made);
     pthread_mutex_unlock(&sim.lock);
@@ -143,19 +143,19 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes, enum sim_allocation
         sim_uncharge(context->device, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    count_allocations(context->device, 1);
+    sim_count_allocations(context->device, 1);
     *pointer = made.address;
     return CUDA_SUCCESS;
 }
 
 SIM_API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
-    return allocate(pointer, bytes, SIM_LINEAR);
+    return sim_allocate(pointer, bytes, SIM_LINEAR, sim_address_take);
 }
 
 SIM_API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
     if (flags != 1 && flags != 2)
         return CUDA_ERROR_INVALID_VALUE;
-    return allocate(pointer, bytes, SIM_MANAGED);
+    return sim_allocate(pointer, bytes, SIM_MANAGED, sim_address_take);
 }
 
 SIM_API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t widthInBytes, size_t height,
@@ -167,7 +167,7 @@ SIM_API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t 
     size_t bytes = 0;
     if (row < widthInBytes || __builtin_mul_overflow(row, height, &bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = allocate(pointer, bytes, SIM_LINEAR);
+    CUresult result = sim_allocate(pointer, bytes, SIM_LINEAR, sim_address_take);
     if (result == CUDA_SUCCESS)
         *pitch = row;
     return result;
@@ -180,7 +180,8 @@ SIM_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
         return result;
     pthread_mutex_lock(&sim.lock);
     const struct sim_allocation *found = sim_allocation_find(pointer);
-    if (found == NULL || found->kind == SIM_HOST || found->kind == SIM_MAPPED)
+    if (found == NULL || (found->kind != SIM_LINEAR && found->kind != SIM_MANAGED && found->kind != SIM_POOLED &&
+                          found->kind != SIM_EXTERNAL_BUFFER))
         result = CUDA_ERROR_INVALID_VALUE;
     else if (sim_state_of(found->device)->lost)
         result = CUDA_ERROR_DEVICE_UNAVAILABLE;
@@ -206,54 +207,5 @@ SIM_API CUresult cuMemGetInfo_v2(size_t *freeBytes, size_t *totalBytes) {
     sim_books_unlock(sim.books);
     *totalBytes = card->memory_bytes - card->reserved_bytes;
     *freeBytes = *totalBytes - used;
-    return CUDA_SUCCESS;
-}
-
-static CUresult allocate_host(void **pointer, size_t bytes) {
-    CUcontext context = NULL;
-    CUresult result = sim_require_context(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (pointer == NULL || bytes == 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    void *memory = calloc(1, bytes);
-    if (memory == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&sim.lock);
-    bool entered = sim_allocation_add((struct sim_allocation){.address = (CUdeviceptr)(uintptr_t)memory,
-                                                              .bytes = bytes,
-                                                              .device = context->device,
-                                                              .kind = SIM_HOST,
-                                                              .context = context});
-    pthread_mutex_unlock(&sim.lock);
-    if (!entered) {
-        free(memory);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *pointer = memory;
-    return CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuMemAllocHost_v2(void **pointer, size_t bytes) {
-    return allocate_host(pointer, bytes);
-}
-
-SIM_API CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned int flags) {
-    return flags > 7 ? CUDA_ERROR_INVALID_VALUE : allocate_host(pointer, bytes);
-}
-
-SIM_API CUresult cuMemFreeHost(void *pointer) {
-    struct sim_allocation removed;
-    CUresult result = sim_ready();
-    if (result != CUDA_SUCCESS)
-        return result;
-    CUdeviceptr address = (CUdeviceptr)(uintptr_t)pointer;
-    pthread_mutex_lock(&sim.lock);
-    const struct sim_allocation *found = sim_allocation_find(address);
-    bool freed = found != NULL && found->kind == SIM_HOST && sim_allocation_remove(address, &removed);
-    pthread_mutex_unlock(&sim.lock);
-    if (!freed)
-        return CUDA_ERROR_INVALID_VALUE;
-    sim_allocation_released(&removed);
     return CUDA_SUCCESS;
 }

@@ -107,35 +107,60 @@ SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdev
     return a != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
+/* One attribute of an allocation; of no allocation (address 0) its documented null. */
+static CUresult tell(void *data, CUpointer_attribute attribute, CUdeviceptr pointer, const struct sim_allocation *a) {
+    bool host = a->kind == SIM_HOST || a->kind == SIM_REGISTERED;
+    bool known = a->address != 0;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        *(CUcontext *)data = a->context;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned int *)data = !known ? 0 : host ? 1 : 2; /* CU_MEMORYTYPE_HOST, _DEVICE */
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        *(CUdeviceptr *)data = known ? pointer : 0;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *(unsigned int *)data = known && a->kind == SIM_MANAGED;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)data = known ? a->device : -2;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static struct sim_allocation look_up(CUdeviceptr pointer) {
+    pthread_mutex_lock(&sim.lock);
+    const struct sim_allocation *found = sim_allocation_containing(pointer);
+    struct sim_allocation copy = found == NULL ? (struct sim_allocation){0} : *found;
+    pthread_mutex_unlock(&sim.lock);
+    return copy;
+}
+
 SIM_API CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr pointer) {
     CUcontext context = NULL;
     CUresult result = sim_require_context(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (data == NULL)
+    struct sim_allocation a = look_up(pointer);
+    if (data == NULL || a.address == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&sim.lock);
-    const struct sim_allocation *found = sim_allocation_containing(pointer);
-    struct sim_allocation a = found == NULL ? (struct sim_allocation){0} : *found;
-    pthread_mutex_unlock(&sim.lock);
-    if (found == NULL)
+    return tell(data, attribute, pointer, &a);
+}
+
+/* Unlike its sibling, it answers for pointers that CUDA does not know. */
+SIM_API CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data,
+                                        CUdeviceptr pointer) {
+    CUcontext context = NULL;
+    CUresult result = sim_require_context(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (count == 0 || attributes == NULL || data == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-        *(CUcontext *)data = a.context;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *(unsigned int *)data = a.kind == SIM_HOST ? 1 : 2; /* CU_MEMORYTYPE_HOST, _DEVICE */
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        *(CUdeviceptr *)data = pointer;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-        *(unsigned int *)data = a.kind == SIM_MANAGED;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        *(int *)data = a.device;
-        return CUDA_SUCCESS;
-    }
-    return CUDA_ERROR_NOT_SUPPORTED;
+    struct sim_allocation a = look_up(pointer);
+    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = data[i] == NULL ? CUDA_ERROR_INVALID_VALUE : tell(data[i], attributes[i], pointer, &a);
+    return result;
 }

@@ -28,6 +28,8 @@ struct sim_card {
     unsigned temperature_celsius;
     unsigned idle_milliwatts, limit_milliwatts;
     unsigned sm_megahertz, memory_megahertz;
+    bool integrated;       /* with its host's memory */
+    uint64_t module_bytes; /* each loaded module's code and data */
     bool mig_capable;
     bool mig_enabled; /* at the start */
     unsigned mig_profile_count;

@@ -34,7 +34,16 @@ struct CUctx_st {
     struct CUctx_st *next;
 };
 
-enum sim_allocation_kind { SIM_LINEAR, SIM_MANAGED, SIM_POOLED, SIM_HOST, SIM_MAPPED };
+enum sim_allocation_kind {
+    SIM_LINEAR,
+    SIM_MANAGED,
+    SIM_POOLED,
+    SIM_MAPPED,          /* of a handle of virtual memory management */
+    SIM_EXTERNAL_BUFFER, /* of imported memory, which holds the charge */
+    SIM_IPC,             /* another process's, which holds the charge */
+    SIM_HOST,
+    SIM_REGISTERED /* the program's own host memory */
+};
 
 struct sim_allocation {
     CUdeviceptr address;
@@ -88,6 +97,7 @@ void sim_uncharge(int device, size_t bytes);
 
 /* Address space for a new allocation; NULL-like 0 when the machine has none left. */
 CUdeviceptr sim_address_take(size_t bytes);
+CUdeviceptr sim_address_take_low(size_t bytes); /* below 4 GiB */
 void sim_address_give_back(CUdeviceptr address, size_t bytes);
 
 /* Allocation table; the caller holds sim.lock. */
@@ -96,11 +106,17 @@ struct sim_allocation *sim_allocation_containing(CUdeviceptr address);
 bool sim_allocation_add(struct sim_allocation allocation);
 bool sim_allocation_remove(CUdeviceptr address, struct sim_allocation *removed);
 
+/* Charged and addressed memory of the current context, entered in the table. */
+CUresult sim_allocate(CUdeviceptr *pointer, size_t bytes, enum sim_allocation_kind kind,
+                      CUdeviceptr (*take)(size_t bytes));
+void sim_count_allocations(int device, int change);
+
 /* Frees what was allocated in a context; the caller does not hold sim.lock. */
 void sim_free_context_memory(CUcontext context);
 
 /* Takes one removed allocation out of the books and its pool. */
 void sim_allocation_released(const struct sim_allocation *removed);
+void sim_host_released(const struct sim_allocation *removed);
 void sim_pool_returned(CUmemoryPool pool, size_t bytes);
 
 /* Puts a kernel on the card's timeline; blocks while the card's queue is full. */

@@ -5,67 +5,15 @@
 #include <sched.h>
 #include <string.h>
 
+#include "hook_index.h"
+#include "loader.h"
 #include "vgpu/prim.h"
 
 struct vgi_cuda_calls vgi_cuda;
 struct vgi_nvml_calls vgi_nvml;
 
-static const struct vgi_hook hooks[] = {
-#define CUDA_HOOK(symbol, base, type, version, streams, area) {#symbol, (void *)symbol, VGI_LIBCUDA},
-#define CUDA_CALL(symbol, base, type, version, streams, area)
-#define CUDA_NAME(symbol, base, version, streams)
-#include "cuda.def"
-#undef CUDA_HOOK
-#undef CUDA_CALL
-#undef CUDA_NAME
-#define NVML_HOOK(symbol, type, area) {#symbol, (void *)symbol, VGI_LIBNVML},
-#define NVML_CALL(symbol, type, area)
-#define NVML_NAME(symbol)
-#include "nvml.def"
-#undef NVML_HOOK
-#undef NVML_CALL
-#undef NVML_NAME
-};
-
-enum { legacy = VG_PROC_ADDRESS_LEGACY_STREAM, per_thread = VG_PROC_ADDRESS_PER_THREAD_STREAM };
-
-/* What cuGetProcAddress gives for each hook: the pointer may be another than dlsym's. */
-static const struct {
-    const char *base;
-    int version;
-    cuuint64_t flags;
-} asked[] = {
-#define CUDA_HOOK(symbol, base, type, version, streams, area) {#base, version, streams},
-#define CUDA_CALL(symbol, base, type, version, streams, area)
-#define CUDA_NAME(symbol, base, version, streams)
-#include "cuda.def"
-#undef CUDA_HOOK
-#undef CUDA_CALL
-#undef CUDA_NAME
-};
-
-#define HOOKS (sizeof hooks / sizeof hooks[0])
-#define CUDA_HOOKS (sizeof asked / sizeof asked[0])
-
-/* The driver's pointers of each CUDA hook: by name, and by cuGetProcAddress. */
-static const void *driver_pointers[CUDA_HOOKS][2];
-
 const char *vgi_library_name(enum vgi_library library) {
     return library == VGI_LIBCUDA ? "libcuda.so.1" : "libnvidia-ml.so.1";
-}
-
-const struct vgi_hook *vgi_hook_by_name(const char *name) {
-    for (size_t i = 0; i < HOOKS; i++)
-        if (strcmp(hooks[i].name, name) == 0)
-            return &hooks[i];
-    return NULL;
-}
-
-void *vgi_hook_by_pointer(const void *pointer) {
-    for (size_t i = 0; i < CUDA_HOOKS; i++)
-        if (pointer != NULL && (driver_pointers[i][0] == pointer || driver_pointers[i][1] == pointer))
-            return hooks[i].hook;
-    return NULL;
 }
 
 /* Object pointers become function pointers by their bytes: ISO C has no cast for it. */
@@ -94,18 +42,6 @@ static void load_nvml(void *library, struct vgi_nvml_calls *calls) {
 #undef NVML_NAME
 }
 
-static void learn_pointers(void *library, const struct vgi_cuda_calls *calls, const void *pointers[CUDA_HOOKS][2]) {
-    for (size_t i = 0; i < CUDA_HOOKS; i++) {
-        void *given = NULL;
-        pointers[i][0] = vgi_real_dlsym(library, hooks[i].name);
-        if (calls->cuGetProcAddress_v2 != NULL)
-            (void)calls->cuGetProcAddress_v2(asked[i].base, &given, asked[i].version, asked[i].flags, NULL);
-        else if (calls->cuGetProcAddress != NULL)
-            (void)calls->cuGetProcAddress(asked[i].base, &given, asked[i].version, asked[i].flags);
-        pointers[i][1] = given;
-    }
-}
-
 /* Several threads may come here at once, one of them in a constructor under the loader's lock: nobody holds a lock of
  * ours while the loader works. Each finds the same pointers; the first publishes them. */
 enum { UNBOUND, PUBLISHING, BOUND };
@@ -120,6 +56,7 @@ static bool publish_first(int *state) {
 }
 
 static void *open_library(enum vgi_library library) {
+    vgi_find_loader();
     void *handle = dlopen(vgi_library_name(library), RTLD_NOW | RTLD_NODELETE);
     if (handle == NULL)
         vgi_say(VGI_INFO, "%s cannot be loaded", vgi_library_name(library));
@@ -132,15 +69,15 @@ bool vgi_bind_cuda(void) {
     if (__builtin_expect(__atomic_load_n(&cuda_state, __ATOMIC_ACQUIRE) == BOUND, 1))
         return true;
     struct vgi_cuda_calls calls;
-    const void *pointers[CUDA_HOOKS][2];
+    struct vgi_driver_pointers pointers[vgi_cuda_hook_count];
     void *library = open_library(VGI_LIBCUDA);
     if (library == NULL)
         return false;
     load_cuda(library, &calls);
-    learn_pointers(library, &calls, pointers);
+    vgi_ask_pointers(library, &calls, pointers);
     if (publish_first(&cuda_state)) {
         vgi_cuda = calls;
-        memcpy(driver_pointers, pointers, sizeof pointers);
+        vgi_learn_pointers(pointers);
         __atomic_store_n(&cuda_state, BOUND, __ATOMIC_RELEASE);
     }
     return true;

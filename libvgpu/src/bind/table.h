@@ -59,21 +59,6 @@ bool vgi_bind_nvml(void);
 
 enum vgi_library { VGI_LIBCUDA, VGI_LIBNVML };
 
-struct vgi_hook {
-    const char *name;
-    void *hook;
-    enum vgi_library library;
-};
-
-/* The hook of that exported name, or NULL. */
-const struct vgi_hook *vgi_hook_by_name(const char *name);
-
-/* The hook that stands for that pointer of the driver, or NULL. */
-void *vgi_hook_by_pointer(const void *pointer);
-
-/* libc's dlsym; ours is exported over it. */
-extern void *(*vgi_real_dlsym)(void *handle, const char *name);
-
 const char *vgi_library_name(enum vgi_library library);
 
 #endif

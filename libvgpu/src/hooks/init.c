@@ -1,5 +1,6 @@
 /* cuInit, and cuGetProcAddress: the driver answers first, and what it answers is replaced where it is hooked. */
 #include "allocation.h"
+#include "bind/hook_index.h"
 
 VGI_HOOK CUresult cuInit(unsigned int flags) {
     if (!vgi_limits_are_valid())

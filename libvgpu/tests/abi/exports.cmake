@@ -1,4 +1,4 @@
-# cmake -DLIBRARY=... -DNM=... -DTABLES=dir -P exports.cmake: what the library exports is dlsym and the tables' hooks, and
+# cmake -DLIBRARY=... -DNM=... -DTABLES=dir -P exports.cmake: what the library exports is dlsym, dlvsym and the tables' hooks, and
 # nothing else; what it needs is libc alone.
 execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE listing COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "[^\n]+" lines "${listing}")
@@ -8,7 +8,7 @@ foreach(line ${lines})
     list(APPEND exported ${symbol})
 endforeach()
 
-set(declared dlsym)
+set(declared dlsym dlvsym)
 foreach(table cuda nvml)
     file(STRINGS ${TABLES}/${table}.def rows REGEX "^(CUDA|NVML)_HOOK\\([a-z]")
     foreach(row ${rows})

@@ -71,6 +71,49 @@ typedef CUresult (*PFN_cuMemsetD8_v3020)(CUdeviceptr pointer, unsigned char valu
 typedef CUresult (*PFN_cuMemsetD32_v3020)(CUdeviceptr pointer, unsigned int value, size_t count);
 typedef CUresult (*PFN_cuMemsetD8Async_v3020)(CUdeviceptr pointer, unsigned char value, size_t count, CUstream stream);
 
+typedef CUresult (*PFN_cuPointerGetAttributes_v7000)(unsigned int count, CUpointer_attribute *attributes, void **data,
+                                                     CUdeviceptr pointer);
+typedef CUresult (*PFN_cuMemHostRegister_v4000)(void *pointer, size_t bytes, unsigned int flags);
+typedef CUresult (*PFN_cuMemHostRegister_v6050)(void *pointer, size_t bytes, unsigned int flags);
+typedef CUresult (*PFN_cuMemHostUnregister_v4000)(void *pointer);
+typedef CUresult (*PFN_cuMemHostGetDevicePointer_v3020)(CUdeviceptr *pointer, void *host, unsigned int flags);
+
+typedef CUresult (*PFN_cuMemAlloc_v2000)(CUdeviceptr_v1 *pointer, unsigned int bytes);
+typedef CUresult (*PFN_cuMemAllocPitch_v2000)(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned int widthInBytes,
+                                              unsigned int height, unsigned int elementSizeBytes);
+typedef CUresult (*PFN_cuMemFree_v2000)(CUdeviceptr_v1 pointer);
+typedef CUresult (*PFN_cuMemGetInfo_v2000)(unsigned int *freeBytes, unsigned int *totalBytes);
+typedef CUresult (*PFN_cuDeviceTotalMem_v2000)(unsigned int *bytes, CUdevice device);
+typedef CUresult (*PFN_cuMemAllocHost_v2000)(void **pointer, unsigned int bytes);
+typedef CUresult (*PFN_cuMemGetAddressRange_v2000)(CUdeviceptr_v1 *base, unsigned int *bytes, CUdeviceptr_v1 pointer);
+
+typedef CUresult (*PFN_cuArrayCreate_v2000)(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor);
+typedef CUresult (*PFN_cuArrayCreate_v3020)(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *descriptor);
+typedef CUresult (*PFN_cuArray3DCreate_v2000)(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor);
+typedef CUresult (*PFN_cuArray3DCreate_v3020)(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
+typedef CUresult (*PFN_cuArrayDestroy_v2000)(CUarray array);
+typedef CUresult (*PFN_cuArrayGetMemoryRequirements_v11060)(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUarray array,
+                                                            CUdevice device);
+typedef CUresult (*PFN_cuMipmappedArrayCreate_v5000)(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
+                                                     unsigned int levels);
+typedef CUresult (*PFN_cuMipmappedArrayGetLevel_v5000)(CUarray *levelArray, CUmipmappedArray array, unsigned int level);
+typedef CUresult (*PFN_cuMipmappedArrayDestroy_v5000)(CUmipmappedArray array);
+typedef CUresult (*PFN_cuMipmappedArrayGetMemoryRequirements_v11060)(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements,
+                                                                     CUmipmappedArray array, CUdevice device);
+
+typedef CUresult (*PFN_cuImportExternalMemory_v10000)(CUexternalMemory *memory,
+                                                      const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *descriptor);
+typedef CUresult (*PFN_cuExternalMemoryGetMappedBuffer_v10000)(CUdeviceptr *pointer, CUexternalMemory memory,
+                                                               const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *descriptor);
+typedef CUresult (*PFN_cuExternalMemoryGetMappedMipmappedArray_v10000)(
+    CUmipmappedArray *array, CUexternalMemory memory, const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *descriptor);
+typedef CUresult (*PFN_cuDestroyExternalMemory_v10000)(CUexternalMemory memory);
+
+typedef CUresult (*PFN_cuIpcGetMemHandle_v4010)(CUipcMemHandle *handle, CUdeviceptr pointer);
+typedef CUresult (*PFN_cuIpcOpenMemHandle_v4010)(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags);
+typedef CUresult (*PFN_cuIpcOpenMemHandle_v11000)(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned int flags);
+typedef CUresult (*PFN_cuIpcCloseMemHandle_v4010)(CUdeviceptr pointer);
+
 typedef CUresult (*PFN_cuMemAllocAsync_v11020)(CUdeviceptr *pointer, size_t bytes, CUstream stream);
 typedef CUresult (*PFN_cuMemAllocFromPoolAsync_v11020)(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,
                                                        CUstream stream);
@@ -99,6 +142,17 @@ typedef CUresult (*PFN_cuMemSetAccess_v10020)(CUdeviceptr pointer, size_t bytes,
                                               size_t count);
 typedef CUresult (*PFN_cuMemGetAllocationGranularity_v10020)(size_t *granularity, const CUmemAllocationProp *prop,
                                                              CUmemAllocationGranularity_flags option);
+typedef CUresult (*PFN_cuMemExportToShareableHandle_v10020)(void *shareable, CUmemGenericAllocationHandle handle,
+                                                            CUmemAllocationHandleType type, unsigned long long flags);
+typedef CUresult (*PFN_cuMemImportFromShareableHandle_v10020)(CUmemGenericAllocationHandle *handle, void *shareable,
+                                                              CUmemAllocationHandleType type);
+typedef CUresult (*PFN_cuMemGetAllocationPropertiesFromHandle_v10020)(CUmemAllocationProp *prop,
+                                                                      CUmemGenericAllocationHandle handle);
+typedef CUresult (*PFN_cuMulticastCreate_v12010)(CUmemGenericAllocationHandle *handle,
+                                                 const CUmulticastObjectProp *prop);
+typedef CUresult (*PFN_cuMulticastAddDevice_v12010)(CUmemGenericAllocationHandle handle, CUdevice device);
+typedef CUresult (*PFN_cuMulticastGetGranularity_v12010)(size_t *granularity, const CUmulticastObjectProp *prop,
+                                                         CUmulticastGranularity_flags option);
 
 typedef CUresult (*PFN_cuStreamCreate_v2000)(CUstream *stream, unsigned int flags);
 typedef CUresult (*PFN_cuStreamCreateWithPriority_v5050)(CUstream *stream, unsigned int flags, int priority);
