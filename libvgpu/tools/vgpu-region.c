@@ -91,7 +91,7 @@ static void print_json(struct vg_region *region, const char *fault, uint64_t siz
     }
     printf("], \"processes\": [");
     first = true;
-    for (unsigned i = 0; i < vgi_region_slot_count(region); i++) {
+    for (unsigned i = 0; i < vg_slot_count(region); i++) {
         const struct vg_slot *slot = &region->slots[i];
         if (slot->pid == 0)
             continue;
@@ -118,7 +118,7 @@ static void print_table(struct vg_region *region) {
             printf("card %2u  %-40.40s  used %llu of %llu bytes, %llu%% of compute\n", card, region->uuids[card],
                    (unsigned long long)vg_card_used(region, card), (unsigned long long)region->limit[card],
                    (unsigned long long)region->sm_limit[card]);
-    for (unsigned i = 0; i < vgi_region_slot_count(region); i++) {
+    for (unsigned i = 0; i < vg_slot_count(region); i++) {
         const struct vg_slot *slot = &region->slots[i];
         if (slot->pid == 0)
             continue;
@@ -145,15 +145,16 @@ static bool check(struct vg_region *region, const char *fault, FILE *out) {
     }
     if (region->slot_count < 0 || region->slot_count > VG_MAX_SLOTS)
         complain(out, &sound, "slot count %lld is out of range", region->slot_count);
-    bool busy = vg_extension_of(region)->recompute != 0;
-    for (unsigned i = 0; i < vgi_region_slot_count(region); i++) {
-        busy = busy || vg_extension_of(region)->owners[i].busy != 0;
+    bool busy = false;
+    for (unsigned i = 0; i < vg_slot_count(region); i++) {
         if (region->slots[i].pid == 0 && region->slots[i].status != VG_SLOT_FREE)
             complain(out, &sound, "slot %lld has a status but no process", i);
     }
+    for (unsigned card = 0; card < VG_MAX_CARDS; card++)
+        busy = busy || (vg_extension_of(region)->sums[card].word & (VG_SUM_UNDER_WAY | VG_SUM_INEXACT)) != 0;
     for (unsigned card = 0; card < VG_MAX_CARDS && !busy; card++) {
         uint64_t sum = 0;
-        for (unsigned i = 0; i < vgi_region_slot_count(region); i++)
+        for (unsigned i = 0; i < vg_slot_count(region); i++)
             if (region->slots[i].pid != 0)
                 sum += region->slots[i].used[card].total;
         if (sum != vg_card_used(region, card))

@@ -358,7 +358,7 @@ def test_the_command_reads_a_live_region(node: SimulatedNode) -> None:
         text=True,
     ).stdout
     found = json.loads(shown)
-    assert found["version"] == [1, 2]
+    assert found["version"] == [1, 3]
     (card,) = [device for device in found["read"]["devices"] if device["uuid_valid"]]
     assert (card["uuid_label"], card["limit"], card["total"]) == (CARDS[1], 4000 * MIB, 1500 * MIB)
     assert [one["pid"] for one in found["processes"]] == [process.pid]

@@ -21,8 +21,9 @@ void vgi_sleep_microseconds(unsigned microseconds);
 int32_t vgi_own_pid(void);
 struct vgi_identity vgi_identify_self(void);
 
-/* Whether that process certainly ended. What cannot be told counts as alive. */
-bool vgi_is_gone(const struct vgi_identity *owner);
+/* Whether that process certainly ended. What cannot be told counts as alive. `own_namespace` is vgi_pid_namespace(). */
+bool vgi_is_gone(const struct vgi_identity *owner, uint64_t own_namespace);
+uint64_t vgi_pid_namespace(void); /* 0 = cannot be told */
 
 /* A zeroed page that every kind of fork (also raw clone) hands to the child zeroed again; NULL when the kernel has no
  * such thing. */
@@ -46,6 +47,11 @@ void vgi_region_file_close(struct vgi_region_file *file);
 /* The lock between processes: dropped by the kernel when its holder dies. False when it stays taken that long. */
 bool vgi_region_file_lock(struct vgi_region_file *file, unsigned milliseconds);
 void vgi_region_file_unlock(const struct vgi_region_file *file);
+
+/* A byte for each slot, which its owner holds locked: the kernel drops it with the last descriptor and mapping of the
+ * open file, so at the process's end or exec, in whatever PID namespace (children of a fork keep it a while). */
+bool vgi_region_file_hold_slot(const struct vgi_region_file *file, unsigned slot);
+bool vgi_region_file_slot_is_let_go(const struct vgi_region_file *file, unsigned slot);
 
 /* ---- src/prim/limits_page_file.c ---- */
 

@@ -73,11 +73,20 @@ struct vg_region {
 #define VG_EXTENSION_OFFSET 2008960ull
 #define VG_EXTENSION_MAGIC 0x3154584555504756ull /* "VGPUEXT1" */
 
-/* Cached sum of the slots' totals on one card, alone on its cache line: every charge goes through it. */
+/* Cached sum of the slots' totals on one card, alone on its cache line: every charge goes through it. The word is
+ *   bits  0-47  bytes used; while the slots are added up anew, a ticket that names who does it
+ *   bit   48    inexact: the bytes may be too many (never too few) until somebody adds up again
+ *   bits 49-63  epoch; its lowest bit says that the slots are being added up: charges wait
+ * src/core/quota.h says how it is used. */
 struct vg_card_sum {
-    _Atomic uint64_t word; /* the low VG_USED_BITS are bytes, see vg_card_used */
+    _Atomic uint64_t word;
     uint64_t unused[7];
 };
+
+#define VG_USED_BITS 48
+#define VG_USED_MAX ((1ull << VG_USED_BITS) - 1)
+#define VG_SUM_INEXACT (1ull << VG_USED_BITS)
+#define VG_SUM_UNDER_WAY (2ull << VG_USED_BITS)
 
 /* What the processes of the container share for holding a card's share of compute. */
 struct vg_card_compute {
@@ -89,19 +98,21 @@ struct vg_card_compute {
     uint64_t unused[11];
 };
 
-/* Who a slot belongs to, beyond its pid, and how many of its threads are between two counters. */
+/* Who a slot belongs to. The slot's own pid goes to 0 when its process leaves; this one when the process is gone, so
+ * that a thread that is late at exit does not meet another's account. */
 struct vg_slot_owner {
     _Atomic uint64_t start_time; /* field 22 of /proc/<pid>/stat */
     _Atomic uint64_t pid_namespace;
-    _Atomic uint32_t busy;
-    uint32_t unused[3];
+    _Atomic int32_t pid;         /* 0 = free */
+    _Atomic uint32_t holds_lock; /* 1: the owner holds the slot's byte of the file locked for as long as it lives */
+    uint64_t unused;
 };
 
 struct vg_extension {
     uint64_t magic;
     uint64_t size;
     _Atomic uint64_t sampler_until_ns; /* who samples the cards' load for all, elected until then */
-    _Atomic uint32_t recompute;        /* 1 while someone adds the slots up anew: charges wait */
+    _Atomic uint32_t sweep_cursor;     /* the slot that the next process to join looks at first */
     uint32_t unused_word;
     uint64_t unused[4];
     struct vg_card_sum sums[VG_MAX_CARDS];
@@ -147,6 +158,8 @@ _Static_assert(sizeof(struct vg_card_sum) == 64, "extension");
 _Static_assert(sizeof(struct vg_card_compute) == 128, "extension");
 _Static_assert(sizeof(struct vg_slot_owner) == 32, "extension");
 VG_AT(struct vg_extension, sampler_until_ns, 16);
+VG_AT(struct vg_extension, sweep_cursor, 24);
+VG_AT(struct vg_slot_owner, pid, 16);
 VG_AT(struct vg_extension, sums, 64);
 VG_AT(struct vg_extension, compute, 1088);
 VG_AT(struct vg_extension, owners, 3136);
@@ -157,12 +170,29 @@ static inline struct vg_extension *vg_extension_of(struct vg_region *region) {
     return (struct vg_extension *)((char *)region + VG_EXTENSION_OFFSET);
 }
 
-#define VG_USED_BITS 48
-#define VG_USED_MAX ((1ull << VG_USED_BITS) - 1)
+/* Slots that may be in use: never more than there are, whatever the file says. */
+static inline unsigned vg_slot_count(const struct vg_region *region) {
+    int32_t count = atomic_load_explicit(&region->slot_count, memory_order_acquire);
+    return count < 0 ? 0 : count > VG_MAX_SLOTS ? VG_MAX_SLOTS : (unsigned)count;
+}
+
+/* As much as the sum can hold where nonsense in the file makes it more. */
+static inline uint64_t vg_saturating_sum(uint64_t sum, uint64_t more) {
+    return more > VG_USED_MAX - sum ? VG_USED_MAX : sum + more;
+}
+
+/* The slots' totals on a card. */
+static inline uint64_t vg_add_up(const struct vg_region *region, unsigned card) {
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < vg_slot_count(region); i++)
+        sum = vg_saturating_sum(sum, atomic_load(&region->slots[i].used[card].total));
+    return sum;
+}
 
 /* Bytes that the container's processes hold on a card. */
 static inline uint64_t vg_card_used(struct vg_region *region, unsigned card) {
-    return atomic_load_explicit(&vg_extension_of(region)->sums[card].word, memory_order_relaxed) & VG_USED_MAX;
+    uint64_t word = atomic_load(&vg_extension_of(region)->sums[card].word);
+    return (word & VG_SUM_UNDER_WAY) != 0 ? vg_add_up(region, card) : word & VG_USED_MAX;
 }
 
 #endif

@@ -69,11 +69,14 @@ void vgi_charge_overhead(int card, enum vgi_kind kind, uint64_t bytes);
 /* Takes more, or gives some back, once the driver told the true size. False: the slice has not that much. */
 bool vgi_resize(struct vgi_claim *claim, uint64_t bytes);
 
-/* Frees what processes that ended still hold in the region, unless someone else is at it. */
+/* Before the slice's use is shown: takes out what processes that ended still hold, unless someone else is at it. */
 void vgi_sweep(void);
 
 /* Frees this process's slot at its end. */
 void vgi_leave(void);
+
+/* Adds the sums of these cards (one bit each) up anew. */
+void vgi_add_up(uint32_t cards);
 
 /* ---- tables of this process; emptied at each attach ---- */
 
@@ -85,5 +88,8 @@ void vgi_forget_contexts(void); /* hooks/context.c */
 /* The region's lock between processes and threads of this one. */
 bool vgi_region_lock(unsigned milliseconds);
 void vgi_region_unlock(void);
+
+/* With the region locked: who of its owners is gone. */
+struct vgi_judge vgi_judge_of_owners(uint64_t *own_namespace);
 
 #endif

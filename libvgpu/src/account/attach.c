@@ -169,23 +169,18 @@ static void follow_limits(const struct vgi_found_limits *found, struct vg_region
 
 /* ---- the slot ---- */
 
-struct former_self {
-    struct vgi_identity self;
-    unsigned patience; /* waits left */
-};
-
-/* A slot with our own pid and start time was taken by the program that exec'ed us: its memory went with it. */
-static bool is_gone_or_former(void *context, const struct vgi_identity *owner) {
-    const struct former_self *former = context;
-    bool own = owner->pid == former->self.pid && owner->start_time == former->self.start_time &&
-               owner->pid_namespace == former->self.pid_namespace;
-    return own || vgi_is_gone(owner);
+/* The lock tells it of any process that still lives under the program that took the slot, the pid of those whose
+ * children keep the lock. */
+static bool is_gone(void *context, unsigned slot, const struct vgi_identity *owner) {
+    const uint64_t *own_namespace = context;
+    if (vgi_state() == VGI_ATTACHED && slot == vgi_process->slot)
+        return false; /* nobody's own lock stands in his way */
+    return (owner->holds_lock && vgi_region_file_slot_is_let_go(&file, slot)) || vgi_is_gone(owner, *own_namespace);
 }
 
-static bool wait_a_little(void *context) {
-    struct former_self *former = context;
-    vgi_sleep_microseconds(1000);
-    return former->patience-- > 0;
+struct vgi_judge vgi_judge_of_owners(uint64_t *own_namespace) {
+    *own_namespace = vgi_pid_namespace();
+    return (struct vgi_judge){own_namespace, is_gone};
 }
 
 static CUresult bar(const char *reason) {
@@ -197,19 +192,21 @@ static CUresult bar(const char *reason) {
 /* With attach_mutex held and the region open. */
 static CUresult take_slot(const struct vgi_found_limits *found, const struct uuid_list *cuda,
                           const struct uuid_list *nvml) {
-    struct former_self former = {.self = vgi_identify_self(), .patience = 1000};
-    struct vgi_judge judge = {&former, is_gone_or_former, wait_a_little};
+    struct vgi_identity self = vgi_identify_self();
+    uint64_t own_namespace;
+    struct vgi_judge judge = vgi_judge_of_owners(&own_namespace);
+    uint32_t cards = 0;
     if (!vgi_region_lock(LOCK_MS))
         return bar("the region stays locked by another process");
     vgi_region = file.region;
-    if (!vgi_region_reclaim(vgi_region, &judge, false))
-        vgi_say(VGI_WARNING, "a process is stopped in the middle of an allocation; dead processes stay counted");
     if (found->page == NULL)
         vgi_region_adopt_limits(vgi_region, &found->limits);
     bool mapped = map_devices(vgi_region, cuda, nvml);
     if (mapped)
         follow_limits(found, vgi_region, cuda);
-    int slot = mapped ? vgi_region_claim(vgi_region, &former.self) : -1;
+    int slot = mapped ? vgi_region_claim(vgi_region, &self, &judge, &cards) : -1;
+    if (slot >= 0 && vgi_region_file_hold_slot(&file, (unsigned)slot))
+        atomic_store(&vg_extension_of(vgi_region)->owners[slot].holds_lock, 1);
     vgi_region_unlock();
     if (!mapped)
         return bar("more than 16 cards are visible");
@@ -219,6 +216,7 @@ static CUresult take_slot(const struct vgi_found_limits *found, const struct uui
     vgi_forget_mappings();
     vgi_forget_contexts();
     vgi_process->slot = (uint32_t)slot;
+    vgi_add_up(cards);
     atomic_store_explicit(&vgi_process->state, VGI_ATTACHED, memory_order_release);
     vgi_say(VGI_INFO, "attached to %s, slot %d", vgi_region_path(found), slot);
     return CUDA_SUCCESS;

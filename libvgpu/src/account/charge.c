@@ -7,64 +7,86 @@
 struct vgi_map vgi_allocations;
 
 #define SWEEP_LOCK_MS 1000
-#define QUIET_WAITS 200 /* of a millisecond: how long a stopped process may hold up a reclaim */
+#define PAUSE_US 50
+#define TAKE_OVER_AFTER 40 /* pauses: adding up takes microseconds */
 
 void vgi_forget_allocations(void) {
     vgi_map_reset(&vgi_allocations);
 }
 
-struct patience {
-    unsigned waits_left;
-    int32_t leaving_pid; /* counts as gone: ourselves, at the end */
+/* Unique: the slot is this process's, and the counter starts anew only with another program, whose threads are gone. */
+static uint64_t next_ticket(void) {
+    static _Atomic uint64_t counter;
+    uint64_t serial = atomic_fetch_add_explicit(&counter, 1, memory_order_relaxed);
+    return (uint64_t)vgi_process->slot << 36 | (serial & 0xfffffffffull);
+}
+
+/* While somebody adds a card up. One who stays at it was killed or is stopped: then we do it. */
+struct waiting {
+    uint64_t word;
+    unsigned pauses;
 };
 
-static bool is_gone(void *context, const struct vgi_identity *owner) {
-    const struct patience *patience = context;
-    return owner->pid == patience->leaving_pid || vgi_is_gone(owner);
+static void wait_for_sum(unsigned card, struct waiting *waiting) {
+    uint64_t word = vgi_quota_word(vgi_region, card);
+    if (word != waiting->word)
+        *waiting = (struct waiting){.word = word};
+    if (waiting->pauses++ < TAKE_OVER_AFTER)
+        vgi_sleep_microseconds(PAUSE_US);
+    else
+        (void)vgi_quota_take_over(vgi_region, card, next_ticket(), word);
 }
 
-static bool wait_a_little(void *context) {
-    struct patience *patience = context;
-    vgi_sleep_microseconds(1000);
-    return patience->waits_left-- > 0;
+static void add_up(unsigned card) {
+    struct waiting waiting = {.pauses = 0};
+    while (!vgi_quota_recompute(vgi_region, card, next_ticket()))
+        wait_for_sum(card, &waiting);
 }
 
-static bool reclaim(bool force, int32_t leaving_pid, unsigned lock_milliseconds) {
-    struct patience patience = {.waits_left = QUIET_WAITS, .leaving_pid = leaving_pid};
-    struct vgi_judge judge = {&patience, is_gone, wait_a_little};
+void vgi_add_up(uint32_t cards) {
+    for (unsigned card = 0; card < VG_MAX_CARDS; card++)
+        if ((cards >> card & 1u) != 0)
+            add_up(card);
+}
+
+/* Takes out who is gone. */
+static void reclaim(unsigned lock_milliseconds) {
+    uint64_t own_namespace;
     if (!vgi_region_lock(lock_milliseconds))
-        return false;
-    bool done = vgi_region_reclaim(vgi_region, &judge, force);
+        return;
+    struct vgi_judge judge = vgi_judge_of_owners(&own_namespace);
+    uint32_t cards = vgi_region_reclaim(vgi_region, &judge, 0, VG_MAX_SLOTS);
     vgi_region_unlock();
-    return done;
+    vgi_add_up(cards);
 }
 
 void vgi_sweep(void) {
-    (void)reclaim(false, 0, 0);
+    bool others = false;
+    for (unsigned card = 0; card < VG_MAX_CARDS; card++) {
+        others = others || vgi_quota_used(vgi_region, card) != vgi_region->slots[vgi_process->slot].used[card].total;
+        if (vgi_quota_is_inexact(vgi_region, card))
+            add_up(card);
+    }
+    if (others)
+        reclaim(0);
 }
 
 void vgi_leave(void) {
-    const struct vg_slot_owner *self = &vg_extension_of(vgi_region)->owners[vgi_process->slot];
-    /* Other threads may be between two counters; no new ones begin. */
-    for (unsigned waits = 0; atomic_load(&self->busy) != 0 && waits < QUIET_WAITS; waits++)
-        vgi_sleep_microseconds(1000);
-    /* Where this fails the next one who looks finds our pid gone. */
-    (void)reclaim(true, vgi_own_pid(), SWEEP_LOCK_MS);
+    unsigned slot = vgi_process->slot;
+    for (unsigned card = 0; card < VG_MAX_CARDS; card++) {
+        struct waiting waiting = {.pauses = 0};
+        while (vgi_quota_empty(vgi_region, slot, card) == VGI_RECOMPUTING)
+            wait_for_sum(card, &waiting);
+    }
+    vgi_region_leave(vgi_region, slot);
 }
 
-/* Someone adds the sums up. If it was killed at it, the lock is free and we finish the work. */
-static void wait_for_sums(unsigned *waits) {
-    vgi_sleep_microseconds(50);
-    if (++*waits % 100 == 0)
-        (void)reclaim(false, 0, 0);
-}
-
-static enum vgi_charge charge(unsigned card, enum vgi_kind kind, uint64_t bytes, uint64_t limit) {
+static bool charge(unsigned card, enum vgi_kind kind, uint64_t bytes, uint64_t limit) {
     enum vgi_charge result;
-    unsigned waits = 0;
+    struct waiting waiting = {.pauses = 0};
     while ((result = vgi_quota_charge(vgi_region, vgi_process->slot, card, kind, bytes, limit)) == VGI_RECOMPUTING)
-        wait_for_sums(&waits);
-    return result;
+        wait_for_sum(card, &waiting);
+    return result == VGI_CHARGED;
 }
 
 static void say_once_that_withheld(unsigned card) {
@@ -74,15 +96,17 @@ static void say_once_that_withheld(unsigned card) {
                 vgi_region->uuids[card]);
 }
 
-/* Refuses only after those who ended without saying so were taken out. */
+/* Refuses only after those who ended without saying so were taken out, and the sum was made anew. */
 static bool charge_or_reclaim(unsigned card, enum vgi_kind kind, uint64_t bytes) {
     if (__builtin_expect(vgi_is_withheld(card), 0)) {
         say_once_that_withheld(card);
         return false;
     }
-    if (charge(card, kind, bytes, vgi_memory_limit(card)) == VGI_CHARGED)
+    if (charge(card, kind, bytes, vgi_memory_limit(card)))
         return true;
-    if (reclaim(false, 0, SWEEP_LOCK_MS) && charge(card, kind, bytes, vgi_memory_limit(card)) == VGI_CHARGED)
+    reclaim(SWEEP_LOCK_MS);
+    add_up(card);
+    if (charge(card, kind, bytes, vgi_memory_limit(card)))
         return true;
     vgi_say(VGI_INFO, "refused %llu bytes on card %u: %llu of %llu are used", (unsigned long long)bytes, card,
             (unsigned long long)vgi_quota_used(vgi_region, card), (unsigned long long)vgi_memory_limit(card));
@@ -106,11 +130,11 @@ CUresult vgi_claim(CUdevice device, uint64_t bytes, struct vgi_claim *claim) {
 }
 
 void vgi_give_back(int card, enum vgi_kind kind, uint64_t bytes) {
-    unsigned waits = 0;
+    struct waiting waiting = {.pauses = 0};
     if (card < 0 || bytes == 0 || vgi_state() != VGI_ATTACHED)
         return;
     while (vgi_quota_give_back(vgi_region, vgi_process->slot, (unsigned)card, kind, bytes) == VGI_RECOMPUTING)
-        wait_for_sums(&waits);
+        wait_for_sum((unsigned)card, &waiting);
 }
 
 void vgi_charge_overhead(int card, enum vgi_kind kind, uint64_t bytes) {

@@ -1,35 +1,51 @@
 #include "quota.h"
 
-/* Begins a change of counters unless sums are being added up. Sequentially consistent against vgi_region_recompute:
- * either it sees us busy or we see it recomputing. */
-static bool begin(struct vg_region *region, struct vg_slot_owner *owner) {
-    atomic_fetch_add(&owner->busy, 1);
-    if (atomic_load(&vg_extension_of(region)->recompute) == 0)
-        return true;
-    atomic_fetch_sub(&owner->busy, 1);
-    return false;
+/* Between any two touches of what processes share; the test of interleavings puts its scheduler here. */
+#ifndef VGI_STEP
+#    define VGI_STEP() ((void)0)
+#endif
+
+#define EPOCH_SHIFT (VG_USED_BITS + 1)
+#define EPOCH_MASK (~0ull << EPOCH_SHIFT)
+
+/* All of it sequentially consistent: who changes a slot and then looks at the word, against who changes the word and
+ * then looks at the slots. On x86 it costs the same. */
+static uint64_t load(_Atomic uint64_t *word) {
+    VGI_STEP();
+    return atomic_load(word);
 }
 
-static void end(struct vg_slot_owner *owner) {
-    atomic_fetch_sub_explicit(&owner->busy, 1, memory_order_release);
+static bool swap(_Atomic uint64_t *word, uint64_t *expected, uint64_t wanted) {
+    VGI_STEP();
+    return atomic_compare_exchange_strong(word, expected, wanted);
 }
 
-static bool add_to_sum(_Atomic uint64_t *sum, uint64_t bytes, uint64_t limit) {
-    uint64_t ceiling = limit == 0 || limit > VG_USED_MAX ? VG_USED_MAX : limit;
-    uint64_t used = atomic_load_explicit(sum, memory_order_relaxed);
+static _Atomic uint64_t *sum_of(struct vg_region *region, unsigned card) {
+    return &vg_extension_of(region)->sums[card].word;
+}
+
+static bool is_under_way(uint64_t word) {
+    return (word & VG_SUM_UNDER_WAY) != 0;
+}
+
+static bool same_epoch(uint64_t one, uint64_t other) {
+    return ((one ^ other) & EPOCH_MASK) == 0;
+}
+
+/* False when that is more than any counter holds: nonsense in the file, or such a request. */
+static bool add(_Atomic uint64_t *counter, uint64_t bytes) {
+    uint64_t value = load(counter);
     do {
-        if (bytes > ceiling || used > ceiling - bytes)
+        if (value > VG_USED_MAX || bytes > VG_USED_MAX - value)
             return false;
-    } while (
-        !atomic_compare_exchange_weak_explicit(sum, &used, used + bytes, memory_order_relaxed, memory_order_relaxed));
+    } while (!swap(counter, &value, value + bytes));
     return true;
 }
 
 /* Never below zero: tenants can write the file, and a wrapped counter would refuse for ever. */
 static void subtract(_Atomic uint64_t *counter, uint64_t bytes) {
-    uint64_t value = atomic_load_explicit(counter, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(counter, &value, value > bytes ? value - bytes : 0,
-                                                  memory_order_relaxed, memory_order_relaxed))
+    uint64_t value = load(counter);
+    while (!swap(counter, &value, value > bytes ? value - bytes : 0))
         ;
 }
 
@@ -37,38 +53,136 @@ static _Atomic uint64_t *word_of(struct vg_usage *usage, enum vgi_kind kind) {
     return kind == VGI_KIND_CONTEXT ? &usage->context : kind == VGI_KIND_MODULE ? &usage->module : &usage->data;
 }
 
+void vgi_quota_mark_inexact(struct vg_region *region, unsigned card) {
+    VGI_STEP();
+    /* Whoever is adding up finds its word changed, and adds up again. */
+    atomic_fetch_or(sum_of(region, card), VG_SUM_INEXACT);
+}
+
+/* Where the slots were added up since `word` was read, they may have been seen with bytes that are gone now. */
+static void mark_if_late(struct vg_region *region, unsigned card, uint64_t word) {
+    if (!same_epoch(load(sum_of(region, card)), word))
+        vgi_quota_mark_inexact(region, card);
+}
+
+static bool fits(uint64_t word, uint64_t bytes, uint64_t limit) {
+    uint64_t ceiling = limit == 0 || limit > VG_USED_MAX ? VG_USED_MAX : limit;
+    uint64_t used = word & VG_USED_MAX;
+    return bytes <= ceiling && used <= ceiling - bytes;
+}
+
 enum vgi_charge vgi_quota_charge(struct vg_region *region, unsigned slot, unsigned card, enum vgi_kind kind,
                                  uint64_t bytes, uint64_t limit_bytes) {
-    struct vg_extension *extension = vg_extension_of(region);
-    struct vg_slot_owner *owner = &extension->owners[slot];
     struct vg_usage *usage = &region->slots[slot].used[card];
-    if (!begin(region, owner))
-        return VGI_RECOMPUTING;
-    bool charged = add_to_sum(&extension->sums[card].word, bytes, limit_bytes);
-    if (charged) {
-        atomic_fetch_add_explicit(word_of(usage, kind), bytes, memory_order_relaxed);
-        atomic_fetch_add_explicit(&usage->total, bytes, memory_order_relaxed);
+    for (;;) {
+        uint64_t seen = load(sum_of(region, card)), word = seen;
+        if (is_under_way(word))
+            return VGI_RECOMPUTING;
+        if (!fits(word, bytes, limit_bytes) || !add(&usage->total, bytes))
+            return VGI_REFUSED;
+        while (same_epoch(word, seen) && fits(word, bytes, limit_bytes)) {
+            if (!swap(sum_of(region, card), &word, word + bytes))
+                continue;
+            (void)add(word_of(usage, kind), bytes);
+            return VGI_CHARGED;
+        }
+        subtract(&usage->total, bytes);
+        mark_if_late(region, card, seen);
+        if (same_epoch(word, seen))
+            return VGI_REFUSED;
     }
-    end(owner);
-    return charged ? VGI_CHARGED : VGI_REFUSED;
+}
+
+/* False: the slots are being added up, nothing was done. */
+static bool take_from_sum(struct vg_region *region, unsigned card, uint64_t bytes, uint64_t *word) {
+    *word = load(sum_of(region, card));
+    for (;;) {
+        if (is_under_way(*word))
+            return false;
+        uint64_t used = *word & VG_USED_MAX;
+        if (swap(sum_of(region, card), word, *word - (used < bytes ? used : bytes)))
+            return true;
+    }
 }
 
 enum vgi_charge vgi_quota_give_back(struct vg_region *region, unsigned slot, unsigned card, enum vgi_kind kind,
                                     uint64_t bytes) {
-    struct vg_extension *extension = vg_extension_of(region);
-    struct vg_slot_owner *owner = &extension->owners[slot];
     struct vg_usage *usage = &region->slots[slot].used[card];
-    if (!begin(region, owner))
+    uint64_t word;
+    if (!take_from_sum(region, card, bytes, &word))
         return VGI_RECOMPUTING;
-    subtract(&usage->total, bytes);
     subtract(word_of(usage, kind), bytes);
-    subtract(&extension->sums[card].word, bytes);
-    end(owner);
+    subtract(&usage->total, bytes);
+    mark_if_late(region, card, word);
+    return VGI_CHARGED;
+}
+
+enum vgi_charge vgi_quota_empty(struct vg_region *region, unsigned slot, unsigned card) {
+    struct vg_usage *usage = &region->slots[slot].used[card];
+    uint64_t total = load(&usage->total), word;
+    if (total != 0) {
+        if (!take_from_sum(region, card, total, &word))
+            return VGI_RECOMPUTING;
+        subtract(&usage->total, total);
+        mark_if_late(region, card, word);
+    }
+    atomic_store(&usage->context, 0);
+    atomic_store(&usage->module, 0);
+    atomic_store(&usage->data, 0);
     return VGI_CHARGED;
 }
 
 uint64_t vgi_quota_used(struct vg_region *region, unsigned card) {
     return vg_card_used(region, card);
+}
+
+bool vgi_quota_is_inexact(struct vg_region *region, unsigned card) {
+    return (load(sum_of(region, card)) & VG_SUM_INEXACT) != 0;
+}
+
+uint64_t vgi_quota_word(struct vg_region *region, unsigned card) {
+    return load(sum_of(region, card));
+}
+
+static uint64_t add_up(const struct vg_region *region, unsigned card) {
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < vg_slot_count(region); i++) {
+        VGI_STEP();
+        sum = vg_saturating_sum(sum, atomic_load(&region->slots[i].used[card].total));
+    }
+    return sum;
+}
+
+/* From a word that was read to the sum in the next even epoch. */
+static bool recompute_from(struct vg_region *region, unsigned card, uint64_t ticket, uint64_t word) {
+    uint64_t step = is_under_way(word) ? 2 * VG_SUM_UNDER_WAY : VG_SUM_UNDER_WAY;
+    uint64_t mine = ((word & EPOCH_MASK) + step) | (ticket & VG_USED_MAX);
+    uint64_t found = word;
+    if (!swap(sum_of(region, card), &found, mine))
+        return false;
+    for (;;) {
+        uint64_t sum = add_up(region, card);
+        found = mine;
+        if (swap(sum_of(region, card), &found, ((mine & EPOCH_MASK) + VG_SUM_UNDER_WAY) | sum))
+            return true;
+        /* Marked inexact by one who was late: what it took out may have been seen. Another word: taken over. */
+        if (found != (mine | VG_SUM_INEXACT) || !swap(sum_of(region, card), &found, mine))
+            return false;
+    }
+}
+
+bool vgi_quota_recompute(struct vg_region *region, unsigned card, uint64_t ticket) {
+    for (;;) {
+        uint64_t word = load(sum_of(region, card));
+        if (is_under_way(word))
+            return false;
+        if (recompute_from(region, card, ticket, word))
+            return true;
+    }
+}
+
+bool vgi_quota_take_over(struct vg_region *region, unsigned card, uint64_t ticket, uint64_t from_word) {
+    return is_under_way(from_word) && recompute_from(region, card, ticket, from_word);
 }
 
 struct vgi_memory_view vgi_quota_view(uint64_t limit, uint64_t used, uint64_t card_total, uint64_t card_free) {

@@ -1,8 +1,16 @@
-/* Charging memory to a slot of the region, exact across processes and free of locks.
+/* Charging memory to a slot of the region: exact across processes, without locks, and safe to kill at any instruction.
  *
- * The slots are the ledger; each card's sum is their cached total. A charge goes through the sum by compare-and-swap,
- * so the limit is never passed, not by one byte and not for a moment. Between the sum and the slot a process is
- * "busy"; whoever adds the slots up anew first stops new charges and waits until no living process is busy. */
+ * The slots' totals are the ledger, the card's word their cached sum, through which every charge goes by
+ * compare-and-swap: the limit is never passed, not by one byte and not for a moment. The order of steps makes a kill or
+ * a stop at any of them count too much, never too little:
+ *   charge     slot first, then the word, in the epoch that was read before; refused or late: out of the slot again
+ *   give back  word first (in any epoch: the slot still says it), then the slot
+ * Whoever adds the slots up anew raises the epoch to odd, which no charge passes, sums, and stores the sum in the next
+ * even epoch. It waits for nobody: who had a charge pending finds the epoch changed, takes it out of the slot and tries
+ * again; who was giving back finds it changed afterwards. Both mark the word inexact, since the sum may have seen their
+ * bytes. A process that stays stopped or was killed there has too much counted until it goes on or is reclaimed.
+ * One who was killed or stopped while adding up is taken over: the word names who is at it (a ticket, never used
+ * twice), so that a late result finds another word than its own. Before a refusal the sum is always made anew. */
 #ifndef VGPU_CORE_QUOTA_H
 #define VGPU_CORE_QUOTA_H
 
@@ -16,14 +24,29 @@ enum vgi_charge { VGI_CHARGED, VGI_REFUSED, VGI_RECOMPUTING };
 /* What the memory is for: which of the slot's words shows it. All of it counts. */
 enum vgi_kind { VGI_KIND_CONTEXT, VGI_KIND_MODULE, VGI_KIND_DATA };
 
-/* One try. `limit_bytes` 0 = none. VGI_RECOMPUTING: sums are being added up anew, nothing was charged, try again after
- * a while. */
+/* One try. `limit_bytes` 0 = none. VGI_RECOMPUTING: the slots are being added up, nothing was charged, wait and try
+ * again (vgi_quota_take_over if it lasts). */
 enum vgi_charge vgi_quota_charge(struct vg_region *region, unsigned slot, unsigned card, enum vgi_kind kind,
                                  uint64_t bytes, uint64_t limit_bytes);
+/* VGI_CHARGED or VGI_RECOMPUTING. */
 enum vgi_charge vgi_quota_give_back(struct vg_region *region, unsigned slot, unsigned card, enum vgi_kind kind,
                                     uint64_t bytes);
 
+/* Gives back all that the slot holds on the card; VGI_CHARGED or VGI_RECOMPUTING. For its owner, at the end. */
+enum vgi_charge vgi_quota_empty(struct vg_region *region, unsigned slot, unsigned card);
+
 uint64_t vgi_quota_used(struct vg_region *region, unsigned card);
+
+/* The sum may be too high: before slots are cleared without giving back. */
+void vgi_quota_mark_inexact(struct vg_region *region, unsigned card);
+bool vgi_quota_is_inexact(struct vg_region *region, unsigned card);
+
+/* Adds the slots up anew. `ticket`: 48 bits that no other process and no other time uses. False: another is at it. */
+bool vgi_quota_recompute(struct vg_region *region, unsigned card, uint64_t ticket);
+
+/* The card's word, to see whether the same one is still at it; and doing its work instead. False: it moved on. */
+uint64_t vgi_quota_word(struct vg_region *region, unsigned card);
+bool vgi_quota_take_over(struct vg_region *region, unsigned card, uint64_t ticket, uint64_t from_word);
 
 /* What a process is shown, from the limit (0 = none), the slice's use, and what the card itself says. */
 struct vgi_memory_view {

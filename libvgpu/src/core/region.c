@@ -3,6 +3,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "quota.h"
+
 void vgi_region_lay_out(struct vg_region *region, const struct vgi_limits *limits, uint64_t now_seconds) {
     struct vg_extension *extension = vg_extension_of(region);
     region->major = VG_REGION_MAJOR;
@@ -44,111 +46,108 @@ const char *vgi_region_fault(const struct vgi_region_heads *heads) {
     return NULL;
 }
 
-unsigned vgi_region_slot_count(const struct vg_region *region) {
-    int32_t count = atomic_load_explicit(&region->slot_count, memory_order_acquire);
-    return count < 0 ? 0 : count > VG_MAX_SLOTS ? VG_MAX_SLOTS : (unsigned)count;
-}
-
 struct vgi_identity vgi_region_owner(struct vg_region *region, unsigned slot) {
     const struct vg_slot_owner *owner = &vg_extension_of(region)->owners[slot];
-    return (struct vgi_identity){.pid = atomic_load(&region->slots[slot].pid),
+    return (struct vgi_identity){.pid = atomic_load(&owner->pid),
                                  .host_pid = atomic_load(&region->slots[slot].host_pid),
                                  .start_time = atomic_load(&owner->start_time),
-                                 .pid_namespace = atomic_load(&owner->pid_namespace)};
+                                 .pid_namespace = atomic_load(&owner->pid_namespace),
+                                 .holds_lock = atomic_load(&owner->holds_lock) == 1};
 }
 
-static void clear_slot(struct vg_region *region, unsigned index) {
-    struct vg_slot *slot = &region->slots[index];
-    struct vg_slot_owner *owner = &vg_extension_of(region)->owners[index];
-    atomic_store(&slot->status, VG_SLOT_FREE); /* first: monitors skip it from here on */
+/* What others see of the slot. Status first: monitors skip it from here on. */
+static void clear_view(struct vg_slot *slot) {
+    atomic_store(&slot->status, VG_SLOT_FREE);
     atomic_store(&slot->host_pid, 0);
     for (int card = 0; card < VG_MAX_CARDS; card++) {
-        struct vg_usage *used = &slot->used[card];
         struct vg_utilisation *utilisation = &slot->utilisation[card];
-        used->context = used->module = used->data = used->offset = used->total = 0;
         utilisation->decoder = utilisation->encoder = utilisation->sm = 0;
         slot->monitor_used[card] = 0;
     }
-    atomic_store(&owner->start_time, 0);
-    atomic_store(&owner->pid_namespace, 0);
-    atomic_store(&owner->busy, 0);
     atomic_store(&slot->pid, 0);
 }
 
-int vgi_region_claim(struct vg_region *region, const struct vgi_identity *self) {
-    unsigned count = vgi_region_slot_count(region);
-    unsigned index = 0;
-    while (index < count && atomic_load(&region->slots[index].pid) != 0)
-        index++;
-    if (index == VG_MAX_SLOTS)
-        return -1;
+/* The owner's pid goes last: killed before, the next one finds the same owner gone and does it again. Sums are marked
+ * before what they count goes, and stay so until somebody has added up without it. */
+static void clear_slot(struct vg_region *region, unsigned index, uint32_t *cards) {
     struct vg_slot *slot = &region->slots[index];
     struct vg_slot_owner *owner = &vg_extension_of(region)->owners[index];
-    clear_slot(region, index);
+    clear_view(slot);
+    for (unsigned card = 0; card < VG_MAX_CARDS; card++) {
+        struct vg_usage *used = &slot->used[card];
+        if (atomic_load(&used->total) != 0) {
+            vgi_quota_mark_inexact(region, card);
+            *cards |= 1u << card;
+        }
+        used->context = used->module = used->data = used->offset = used->total = 0;
+    }
+    atomic_store(&owner->holds_lock, 0);
+    atomic_store(&owner->start_time, 0);
+    atomic_store(&owner->pid_namespace, 0);
+    atomic_store(&owner->pid, 0);
+}
+
+void vgi_region_leave(struct vg_region *region, unsigned slot) {
+    clear_view(&region->slots[slot]);
+}
+
+uint32_t vgi_region_reclaim(struct vg_region *region, const struct vgi_judge *judge, unsigned first, unsigned count) {
+    uint32_t cards = 0;
+    unsigned end = vg_slot_count(region);
+    if (first < end && count < end - first)
+        end = first + count;
+    for (unsigned i = first; i < end; i++) {
+        struct vgi_identity owner = vgi_region_owner(region, i);
+        if (owner.pid != 0 && judge->is_gone(judge->context, i, &owner))
+            clear_slot(region, i, &cards);
+    }
+    return cards;
+}
+
+/* A pid is one process's: whoever had ours is gone, or is the program that exec'ed us, and its memory went with it. */
+static bool had_our_pid(void *context, unsigned slot, const struct vgi_identity *owner) {
+    const struct vgi_identity *self = context;
+    (void)slot;
+    return owner->pid == self->pid && owner->pid_namespace == self->pid_namespace;
+}
+
+static int first_free(struct vg_region *region) {
+    for (unsigned i = 0; i < VG_MAX_SLOTS; i++)
+        if (atomic_load(&vg_extension_of(region)->owners[i].pid) == 0)
+            return (int)i;
+    return -1;
+}
+
+#define SWEPT_AT_JOIN 4u
+
+int vgi_region_claim(struct vg_region *region, const struct vgi_identity *self, const struct vgi_judge *judge,
+                     uint32_t *cards) {
+    struct vgi_identity own = *self;
+    struct vgi_judge of_own_pid = {&own, had_our_pid};
+    unsigned count = vg_slot_count(region);
+    *cards |= vgi_region_reclaim(region, &of_own_pid, 0, VG_MAX_SLOTS);
+    unsigned cursor = atomic_fetch_add(&vg_extension_of(region)->sweep_cursor, SWEPT_AT_JOIN);
+    if (count > 0)
+        *cards |= vgi_region_reclaim(region, judge, cursor % count, SWEPT_AT_JOIN);
+    int found = first_free(region);
+    if (found < 0) {
+        *cards |= vgi_region_reclaim(region, judge, 0, VG_MAX_SLOTS);
+        found = first_free(region);
+    }
+    if (found < 0)
+        return -1;
+    struct vg_slot *slot = &region->slots[found];
+    struct vg_slot_owner *owner = &vg_extension_of(region)->owners[found];
+    clear_slot(region, (unsigned)found, cards);
+    if ((unsigned)found >= count) /* before it has an owner: who is killed in here is found */
+        atomic_store(&region->slot_count, found + 1);
     atomic_store(&owner->start_time, self->start_time);
     atomic_store(&owner->pid_namespace, self->pid_namespace);
+    atomic_store(&owner->pid, self->pid);
     atomic_store(&slot->host_pid, self->host_pid);
     atomic_store(&slot->pid, self->pid);
     atomic_store(&slot->status, VG_SLOT_RUNNING);
-    if (index >= count)
-        atomic_store_explicit(&region->slot_count, (int32_t)index + 1, memory_order_release);
-    return (int)index;
-}
-
-/* Marks who is gone. */
-static bool find_gone(struct vg_region *region, const struct vgi_judge *judge, bool gone[VG_MAX_SLOTS]) {
-    bool any = false;
-    for (unsigned i = 0; i < VG_MAX_SLOTS; i++) {
-        struct vgi_identity owner = vgi_region_owner(region, i);
-        gone[i] = owner.pid != 0 && i < vgi_region_slot_count(region) && judge->is_gone(judge->context, &owner);
-        any = any || gone[i];
-    }
-    return any;
-}
-
-/* Until no living process is between two counters. One that dies meanwhile counts as gone. */
-static bool quiesce(struct vg_region *region, const struct vgi_judge *judge, bool gone[VG_MAX_SLOTS]) {
-    struct vg_extension *extension = vg_extension_of(region);
-    for (unsigned i = 0; i < vgi_region_slot_count(region); i++) {
-        while (!gone[i] && atomic_load(&extension->owners[i].busy) != 0) {
-            struct vgi_identity owner = vgi_region_owner(region, i);
-            if (owner.pid == 0 || judge->is_gone(judge->context, &owner))
-                gone[i] = true;
-            else if (!judge->wait_a_little(judge->context))
-                return false;
-        }
-    }
-    return true;
-}
-
-static void add_up(struct vg_region *region) {
-    for (unsigned card = 0; card < VG_MAX_CARDS; card++) {
-        uint64_t sum = 0;
-        for (unsigned i = 0; i < vgi_region_slot_count(region); i++)
-            if (atomic_load(&region->slots[i].pid) != 0 &&
-                __builtin_add_overflow(sum, atomic_load(&region->slots[i].used[card].total), &sum))
-                sum = UINT64_MAX; /* nonsense in the file never makes room */
-        atomic_store(&vg_extension_of(region)->sums[card].word, sum > VG_USED_MAX ? VG_USED_MAX : sum);
-    }
-}
-
-bool vgi_region_reclaim(struct vg_region *region, const struct vgi_judge *judge, bool force) {
-    struct vg_extension *extension = vg_extension_of(region);
-    bool gone[VG_MAX_SLOTS];
-    /* A flag left standing means that whoever held the lock before was killed while adding up. */
-    bool unfinished = atomic_load(&extension->recompute) != 0;
-    if (!find_gone(region, judge, gone) && !force && !unfinished)
-        return true;
-    atomic_store(&extension->recompute, 1);
-    bool quiet = quiesce(region, judge, gone);
-    if (quiet) {
-        for (unsigned i = 0; i < VG_MAX_SLOTS; i++)
-            if (gone[i])
-                clear_slot(region, i);
-        add_up(region);
-    }
-    atomic_store(&extension->recompute, 0);
-    return quiet;
+    return found;
 }
 
 int vgi_region_find_card(struct vg_region *region, const char *uuid) {

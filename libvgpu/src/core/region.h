@@ -15,6 +15,7 @@ struct vgi_identity {
     int32_t host_pid; /* 0 = unknown */
     uint64_t start_time;
     uint64_t pid_namespace;
+    bool holds_lock; /* of its slot's byte in the file */
 };
 
 /* Lays out zeroed memory of VG_FILE_BYTES. The magic comes last. */
@@ -34,24 +35,26 @@ struct vgi_region_heads {
 /* Why that file cannot be used as our region; NULL when it can. */
 const char *vgi_region_fault(const struct vgi_region_heads *heads);
 
-/* Slots that may be in use: never more than there are, whatever the file says. */
-unsigned vgi_region_slot_count(const struct vg_region *region);
-
 struct vgi_identity vgi_region_owner(struct vg_region *region, unsigned slot);
 
-/* Claims a free slot; -1 when none is left. The caller holds the region's lock. */
-int vgi_region_claim(struct vg_region *region, const struct vgi_identity *self);
-
-/* Who of the region's owners is gone, and patience while others are busy. */
+/* Whether the owner of that slot certainly ended. */
 struct vgi_judge {
     void *context;
-    bool (*is_gone)(void *context, const struct vgi_identity *owner);
-    bool (*wait_a_little)(void *context); /* false = no longer */
+    bool (*is_gone)(void *context, unsigned slot, const struct vgi_identity *owner);
 };
 
-/* Frees the slots of owners that are gone and adds the sums up anew; `force` adds up even when nobody is gone. The
- * caller holds the region's lock. False: a living process stayed busy too long, nothing changed. */
-bool vgi_region_reclaim(struct vg_region *region, const struct vgi_judge *judge, bool force);
+/* Frees `count` slots from `first` on whose owners are gone, and marks the sums that shrink by it inexact; returns
+ * those cards, one bit each. The caller holds the region's lock and adds them up afterwards. */
+uint32_t vgi_region_reclaim(struct vg_region *region, const struct vgi_judge *judge, unsigned first, unsigned count);
+
+/* Takes a free slot; -1 when none is left. Nobody is asked about but a few (the slots of `self`'s own pid, which are
+ * former lives of it, and the next some in turn), unless all seem taken: joining costs the same however many there are.
+ * Cards to add up are added to `cards`. The caller holds the region's lock. */
+int vgi_region_claim(struct vg_region *region, const struct vgi_identity *self, const struct vgi_judge *judge,
+                     uint32_t *cards);
+
+/* The owner leaves: what it held is given back by now (vgi_quota_empty). */
+void vgi_region_leave(struct vg_region *region, unsigned slot);
 
 /* Index of that UUID in the region's table, or -1. */
 int vgi_region_find_card(struct vg_region *region, const char *uuid);

@@ -60,7 +60,7 @@ static bool read_stat(int32_t pid, struct process_stat *stat) {
                   &stat->state, &stat->threads, &stat->start_time) == 3;
 }
 
-static uint64_t own_pid_namespace(void) {
+uint64_t vgi_pid_namespace(void) {
     struct stat status;
     return stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
 }
@@ -80,14 +80,13 @@ struct vgi_identity vgi_identify_self(void) {
     struct process_stat stat;
     if (read_stat(self.pid, &stat)) /* else /proc is not mounted */
         self.start_time = stat.start_time;
-    self.pid_namespace = own_pid_namespace();
+    self.pid_namespace = vgi_pid_namespace();
     self.host_pid = own_host_pid();
     return self;
 }
 
-bool vgi_is_gone(const struct vgi_identity *owner) {
+bool vgi_is_gone(const struct vgi_identity *owner, uint64_t own_namespace) {
     struct process_stat stat;
-    uint64_t own_namespace = own_pid_namespace();
     /* A pid of another namespace names some other process here. */
     if (owner->pid_namespace != 0 && own_namespace != 0 && owner->pid_namespace != own_namespace)
         return false;

@@ -24,9 +24,11 @@ static bool explain_errno(char *reason, size_t size, const char *path, const cha
     return false;
 }
 
-/* The whole file; the kernel drops it with the last descriptor, so also when we are killed. */
+#define SLOT_LOCKS_AT (1ll << 40) /* far behind any content */
+
+/* On the first byte; the kernel drops it with the open file, so also when we are killed. */
 static int set_lock(int descriptor, short type) {
-    struct flock lock = {.l_type = type, .l_whence = SEEK_SET};
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_len = 1};
     return fcntl(descriptor, F_OFD_SETLK, &lock);
 }
 
@@ -71,6 +73,17 @@ bool vgi_region_file_lock(struct vgi_region_file *file, unsigned milliseconds) {
 
 void vgi_region_file_unlock(const struct vgi_region_file *file) {
     unlock_descriptor(file->descriptor);
+}
+
+/* Shared: a child of the slot's former owner may have inherited that one's. */
+bool vgi_region_file_hold_slot(const struct vgi_region_file *file, unsigned slot) {
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = SLOT_LOCKS_AT + slot, .l_len = 1};
+    return fcntl(file->descriptor, F_OFD_SETLK, &lock) == 0;
+}
+
+bool vgi_region_file_slot_is_let_go(const struct vgi_region_file *file, unsigned slot) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SLOT_LOCKS_AT + slot, .l_len = 1};
+    return fcntl(file->descriptor, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 
 static void make_parent(const char *path) {

@@ -106,10 +106,13 @@ static void give(struct holding *h) {
 
 static int run_child(uint64_t seed) {
     char command = 0;
+    size_t free_bytes = 0, total = 0;
     state = seed * 7919 + 1;
     CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
     for (int card = 0; card < 2; card++)
         CHECK_EQUAL(cuDevicePrimaryCtxRetain(&contexts[card], card), CUDA_SUCCESS);
+    cuCtxSetCurrent(contexts[0]);
+    CHECK_EQUAL(cuMemGetInfo_v2(&free_bytes, &total), CUDA_SUCCESS); /* whoever asks takes the dead out */
     printf("ready\n");
     fflush(stdout);
     while (read(STDIN_FILENO, &command, 1) == 1) {

@@ -163,7 +163,7 @@ static void test_hostile_content(void) {
         else if (round == 6)
             fill_with_giants(region);
         else if (round == 7)
-            vg_extension_of(region)->recompute = 0xffffffffu;
+            vg_extension_of(region)->sums[0].word = VG_SUM_UNDER_WAY | 12345;
         else if (round == 8)
             vg_extension_of(region)->sums[0].word = UINT64_MAX;
         else

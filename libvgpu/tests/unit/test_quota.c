@@ -10,6 +10,7 @@ static struct vg_region *make_region(uint64_t limit) {
     struct vg_region *region = calloc(1, VG_FILE_BYTES);
     struct vgi_limits limits = {.memory_bytes = {limit}, .priority = 1};
     vgi_region_lay_out(region, &limits, 1000);
+    region->slot_count = 16;
     return region;
 }
 
@@ -38,7 +39,6 @@ static void test_bounds(void) {
         CHECK_THAT(vgi_quota_used(region, 0) == rows[i].used + charged, rows[i].id);
         CHECK_THAT(region->slots[3].used[0].total == charged, rows[i].id);
         CHECK_THAT(region->slots[3].used[0].data == charged, rows[i].id);
-        CHECK_EQUAL_THAT(vg_extension_of(region)->owners[3].busy, 0, rows[i].id);
         free(region);
     }
 }
@@ -55,14 +55,51 @@ static void test_give_back_never_wraps(void) {
     free(region);
 }
 
+/* While the slots are added up nothing is charged or given back; who is late is marked, and seen by the one at it. */
 static void test_waits_for_recompute(void) {
     struct vg_region *region = make_region(100);
-    vg_extension_of(region)->recompute = 1;
+    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, VGI_KIND_DATA, 40, 100), VGI_CHARGED);
+    _Atomic uint64_t *word = &vg_extension_of(region)->sums[0].word;
+    *word = VG_SUM_UNDER_WAY | 77; /* whose ticket is 77 was killed */
     CHECK_EQUAL(vgi_quota_charge(region, 0, 0, VGI_KIND_DATA, 1, 100), VGI_RECOMPUTING);
     CHECK_EQUAL(vgi_quota_give_back(region, 0, 0, VGI_KIND_DATA, 1), VGI_RECOMPUTING);
-    CHECK_EQUAL(vgi_quota_used(region, 0), 0);
-    CHECK_EQUAL(vg_extension_of(region)->owners[0].busy, 0);
+    CHECK_EQUAL(vgi_quota_empty(region, 0, 0), VGI_RECOMPUTING);
+    CHECK_EQUAL(vgi_quota_used(region, 0), 40); /* by the slots */
+    CHECK(!vgi_quota_recompute(region, 0, 1));
+    CHECK(!vgi_quota_take_over(region, 0, 1, VG_SUM_UNDER_WAY | 78)); /* another is at it by now */
+    CHECK(vgi_quota_take_over(region, 0, 1, VG_SUM_UNDER_WAY | 77));
+    CHECK_EQUAL(vgi_quota_used(region, 0), 40);
+    CHECK_EQUAL(*word, 2 * VG_SUM_UNDER_WAY + VG_SUM_UNDER_WAY * 2 + 40);
     free(region);
+}
+
+/* The epoch comes round after 2^14 times; nothing depends on its size but who sleeps that long. */
+static void test_epoch_comes_round(void) {
+    struct vg_region *region = make_region(100);
+    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, VGI_KIND_DATA, 40, 100), VGI_CHARGED);
+    for (uint64_t i = 0; i < 40000; i++)
+        CHECK(vgi_quota_recompute(region, 0, i));
+    CHECK_EQUAL(vgi_quota_used(region, 0), 40);
+    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, VGI_KIND_DATA, 60, 100), VGI_CHARGED);
+    CHECK_EQUAL(vgi_quota_charge(region, 0, 0, VGI_KIND_DATA, 1, 100), VGI_REFUSED);
+    free(region);
+}
+
+/* Words as no process of ours leaves them, but a tenant can. */
+static void test_nonsense(void) {
+    static const uint64_t totals[] = {UINT64_MAX, UINT64_MAX - 5, VG_USED_MAX, VG_USED_MAX + 1, 1ull << 63};
+    for (size_t i = 0; i < sizeof totals / sizeof totals[0]; i++) {
+        struct vg_region *region = make_region(100);
+        region->slot_count = 2;
+        region->slots[1].used[0].total = totals[i];
+        CHECK(vgi_quota_recompute(region, 0, 1));
+        CHECK_EQUAL(vgi_quota_used(region, 0), VG_USED_MAX);
+        CHECK_EQUAL(vgi_quota_charge(region, 0, 0, VGI_KIND_DATA, 1, 100), VGI_REFUSED);
+        CHECK_EQUAL(vgi_quota_charge(region, 1, 0, VGI_KIND_DATA, 10, 0), VGI_REFUSED);
+        CHECK_EQUAL(vgi_quota_give_back(region, 1, 0, VGI_KIND_DATA, 10), VGI_CHARGED);
+        CHECK_EQUAL(region->slots[1].used[0].total, totals[i] - 10);
+        free(region);
+    }
 }
 
 static void test_live_limit(void) {
@@ -160,6 +197,8 @@ int main(void) {
     test_bounds();
     test_give_back_never_wraps();
     test_waits_for_recompute();
+    test_epoch_comes_round();
+    test_nonsense();
     test_live_limit();
     test_kinds();
     test_view();
