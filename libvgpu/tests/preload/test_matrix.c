@@ -1,5 +1,6 @@
 /* Each API that allocates × each way of reaching it × each situation it is called in: the limit holds to the byte, the
  * process sees its slice, and what is freed can be had again. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -12,8 +13,26 @@
 #define MIB (1024ull * 1024ull)
 #define LIMIT_MIB 10
 
-enum api { API_LINEAR, API_MANAGED, API_PITCH, API_ASYNC, API_POOL, API_VMM, API_COUNT };
-static const char *const api_names[API_COUNT] = {"linear", "managed", "pitch", "async", "pool", "vmm"};
+enum api {
+    API_LINEAR,
+    API_MANAGED,
+    API_PITCH,
+    API_ASYNC,
+    API_POOL,
+    API_VMM,
+    API_LINEAR_V1,
+    API_PITCH_V1,
+    API_ARRAY_V1,
+    API_ARRAY3D_V1,
+    API_ARRAY,
+    API_ARRAY3D,
+    API_MIPMAP,
+    API_EXTERNAL,
+    API_COUNT
+};
+static const char *const api_names[API_COUNT] = {"linear", "managed",  "pitch",   "async",   "pool",
+                                                 "vmm",    "linear-1", "pitch-1", "array-1", "array3d-1",
+                                                 "array",  "array3d",  "mipmap",  "external"};
 
 enum situation { IN_MAIN, IN_CONSTRUCTOR, AFTER_FORK, IN_THREADS, SITUATION_COUNT };
 static const char *const situation_names[SITUATION_COUNT] = {"main", "constructor", "after-fork", "threads"};
@@ -32,9 +51,47 @@ static CUresult start_cuda(void) {
     return result == CUDA_SUCCESS ? cuCtxSetCurrent(context) : result;
 }
 
+/* An array of that many bytes, in rows of which the driver makes 512. */
+#define TEXELS .Width = 125, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1
+
+static CUresult allocate_array(uint64_t bytes, uint64_t *handle) {
+    const CUDA_ARRAY_DESCRIPTOR_v1 flat_v1 = {TEXELS, .Height = (unsigned)(bytes / 512)};
+    const CUDA_ARRAY3D_DESCRIPTOR_v1 deep_v1 = {TEXELS, .Height = (unsigned)(bytes / 1024), .Depth = 2};
+    const CUDA_ARRAY_DESCRIPTOR flat = {TEXELS, .Height = bytes / 512};
+    const CUDA_ARRAY3D_DESCRIPTOR deep = {TEXELS, .Height = bytes / 1024, .Depth = 2};
+    const CUDA_ARRAY3D_DESCRIPTOR faces = {TEXELS, .Height = bytes / 4096, .Depth = 8, .Flags = CUDA_ARRAY3D_LAYERED};
+    CUarray *array = (CUarray *)(void *)handle;
+    CUmipmappedArray *mipmap = (CUmipmappedArray *)(void *)handle;
+    switch (api) {
+    case API_ARRAY_V1:
+        return REACH(reach, cuArrayCreate, cuArrayCreate, 2000, PFN_cuArrayCreate_v2000)(array, &flat_v1);
+    case API_ARRAY3D_V1:
+        return REACH(reach, cuArray3DCreate, cuArray3DCreate, 2000, PFN_cuArray3DCreate_v2000)(array, &deep_v1);
+    case API_ARRAY:
+        return REACH(reach, cuArrayCreate_v2, cuArrayCreate, 3020, PFN_cuArrayCreate_v3020)(array, &flat);
+    case API_ARRAY3D:
+        return REACH(reach, cuArray3DCreate_v2, cuArray3DCreate, 3020, PFN_cuArray3DCreate_v3020)(array, &deep);
+    default:
+        return REACH(reach, cuMipmappedArrayCreate, cuMipmappedArrayCreate, 5000,
+                     PFN_cuMipmappedArrayCreate_v5000)(mipmap, &faces, 1);
+    }
+}
+
+static CUresult import_external(uint64_t bytes, uint64_t *handle) {
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC from = {
+        .type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .handle.fd = open("/dev/null", O_RDWR), .size = bytes};
+    CUresult result = REACH(reach, cuImportExternalMemory, cuImportExternalMemory, 10000,
+                            PFN_cuImportExternalMemory_v10000)((CUexternalMemory *)(void *)handle, &from);
+    if (result != CUDA_SUCCESS)
+        close(from.handle.fd);
+    return result;
+}
+
 /* Memory of any API, by one number. */
 static CUresult allocate(uint64_t bytes, uint64_t *handle) {
     CUdeviceptr pointer = 0;
+    CUdeviceptr_v1 low = 0;
+    unsigned int narrow_pitch = 0;
     size_t pitch = 0;
     CUmemoryPool pool = NULL;
     CUresult result = CUDA_ERROR_UNKNOWN;
@@ -64,8 +121,19 @@ static CUresult allocate(uint64_t bytes, uint64_t *handle) {
     case API_VMM:
         return REACH(reach, cuMemCreate, cuMemCreate, 10020,
                      PFN_cuMemCreate_v10020)((CUmemGenericAllocationHandle *)handle, bytes, &prop, 0);
-    default:
+    case API_LINEAR_V1:
+        result = REACH(reach, cuMemAlloc, cuMemAlloc, 2000, PFN_cuMemAlloc_v2000)(&low, (unsigned)bytes);
+        pointer = low;
         break;
+    case API_PITCH_V1:
+        result = REACH(reach, cuMemAllocPitch, cuMemAllocPitch, 2000,
+                       PFN_cuMemAllocPitch_v2000)(&low, &narrow_pitch, 500, (unsigned)(bytes / 512), 4);
+        pointer = low;
+        break;
+    case API_EXTERNAL:
+        return import_external(bytes, handle);
+    default:
+        return allocate_array(bytes, handle);
     }
     *handle = pointer;
     return result;
@@ -78,6 +146,20 @@ static CUresult release(uint64_t handle) {
         return REACH(reach, cuMemFreeAsync, cuMemFreeAsync, 11020, PFN_cuMemFreeAsync_v11020)(handle, NULL);
     case API_VMM:
         return REACH(reach, cuMemRelease, cuMemRelease, 10020, PFN_cuMemRelease_v10020)(handle);
+    case API_LINEAR_V1:
+    case API_PITCH_V1:
+        return REACH(reach, cuMemFree, cuMemFree, 2000, PFN_cuMemFree_v2000)((CUdeviceptr_v1)handle);
+    case API_ARRAY_V1:
+    case API_ARRAY3D_V1:
+    case API_ARRAY:
+    case API_ARRAY3D:
+        return REACH(reach, cuArrayDestroy, cuArrayDestroy, 2000, PFN_cuArrayDestroy_v2000)((CUarray)(uintptr_t)handle);
+    case API_MIPMAP:
+        return REACH(reach, cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, 5000,
+                     PFN_cuMipmappedArrayDestroy_v5000)((CUmipmappedArray)(uintptr_t)handle);
+    case API_EXTERNAL:
+        return REACH(reach, cuDestroyExternalMemory, cuDestroyExternalMemory, 10000,
+                     PFN_cuDestroyExternalMemory_v10000)((CUexternalMemory)(uintptr_t)handle);
     default:
         return REACH(reach, cuMemFree_v2, cuMemFree, 3020, PFN_cuMemFree_v3020)(handle);
     }
@@ -88,6 +170,11 @@ static uint64_t seen_free(void) {
     CHECK_EQUAL(REACH(reach, cuMemGetInfo_v2, cuMemGetInfo, 3020, PFN_cuMemGetInfo_v3020)(&free_bytes, &total), 0);
     CHECK_EQUAL(total, LIMIT_MIB * MIB);
     return free_bytes;
+}
+
+/* The driver's answer to a free of what is not there. */
+static CUresult not_there(void) {
+    return api >= API_ARRAY_V1 ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
 }
 
 static void run_sequence(void) {
@@ -104,8 +191,8 @@ static void run_sequence(void) {
     CHECK_EQUAL(seen_free(), 0);
     CHECK_EQUAL(release(first), CUDA_SUCCESS);
     CHECK_EQUAL(seen_free(), 6 * MIB);
-    CHECK_EQUAL(release(first), CUDA_ERROR_INVALID_VALUE); /* the driver's answer, unchanged */
-    CHECK_EQUAL(release(unknown), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(release(first), not_there()); /* the driver's answer, unchanged */
+    CHECK_EQUAL(release(unknown), not_there());
     CHECK_EQUAL(allocate(6 * MIB, &first), CUDA_SUCCESS);
     CHECK_EQUAL(release(first), CUDA_SUCCESS);
     CHECK_EQUAL(release(second), CUDA_SUCCESS);
