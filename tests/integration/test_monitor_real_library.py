@@ -66,21 +66,28 @@ class SimulatedNode:
 
     def run(self, pod: str, card: int, limit_mib: int, *command: str) -> subprocess.Popen[str]:
         """A container's process, once it has said its first word."""
-        process = self.start(pod, card, limit_mib, *command)
-        assert process.stdout is not None
-        assert process.stdout.readline(), "the workload ended without a word"
-        return process
+        return after_first_word(self.start(pod, card, limit_mib, *command))
 
-    def start(self, pod: str, card: int, limit_mib: int, *command: str) -> subprocess.Popen[str]:
+    def run_without_library(self, pod: str, card: int, *command: str) -> subprocess.Popen[str]:
+        """A container's process that the library is not in. Like a container it has its folder mounted."""
+        inside = self.root / "inside"
+        inside.mkdir(exist_ok=True)
+        mount = f'mount --bind "{self.folder(pod)}" "{inside}" && exec "$@"'
+        wrapper = ("unshare", "--mount", "--propagation", "private", "sh", "-c", mount, "sh")
+        return after_first_word(self.start(pod, card, 0, *command, wrapper=wrapper, preload=False))
+
+    def start(
+        self, pod: str, card: int, limit_mib: int, *command: str, wrapper: tuple[str, ...] = (), preload: bool = True
+    ) -> subprocess.Popen[str]:
         folder = self.folder(pod)
         folder.mkdir(exist_ok=True)
         process = subprocess.Popen(
-            [BUILD / "bin/vgpu-workload", *command],
+            [*wrapper, BUILD / "bin/vgpu-workload", *command],
             env={
                 **self.environment,
                 "HAMI_SIM_VISIBLE_DEVICES": str(card),
                 "LD_LIBRARY_PATH": str(BUILD / "sim"),
-                "LD_PRELOAD": str(BUILD / "lib/libvgpu.so"),
+                **({"LD_PRELOAD": str(BUILD / "lib/libvgpu.so")} if preload else {}),
                 "CUDA_DEVICE_MEMORY_LIMIT_0": f"{limit_mib}m",
                 "CUDA_DEVICE_SM_LIMIT": "30",
                 "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(folder / "region.cache"),
@@ -106,6 +113,12 @@ class SimulatedNode:
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
+
+
+def after_first_word(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    assert process.stdout is not None
+    assert process.stdout.readline(), "the workload ended without a word"
+    return process
 
 
 def pod(name: str, card: int, memory_mib: int, cores: int = 30) -> Json:
@@ -318,6 +331,50 @@ async def test_what_a_container_does_to_its_region_harms_no_other(node: Simulate
         assert found[used("good")] == 100 * MIB
         assert found["hami_monitor_folders", "no-region"] == 1
         assert not {used(name) for name in ("cut", "pipe", "link", "gone")} & found.keys()
+
+
+def may_mount() -> bool:
+    tried = subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True)
+    return tried.returncode == 0
+
+
+@pytest.mark.skipif(not may_mount(), reason="a mount namespace needs CAP_SYS_ADMIN")
+async def test_a_process_without_the_library_is_told_of(node: SimulatedNode, kube: FakeKube, nats_url: str) -> None:
+    """Beside one with it in the same container, one in a container where the library never ran, and one with it that
+    has other pids than the host's."""
+    for name, card in (("a", 0), ("b", 1), ("c", 1)):
+        kube.put("pods", pod(name, card, 4000))
+    own_pids = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    hold = ("alloc", "--mib", "100", "--hold-until-signal")
+    after_first_word(node.start("c", 1, 4000, *hold, wrapper=own_pids))
+    held = node.run("a", 0, 4000, "alloc", "--mib", "1500", "--hold-until-signal")
+    outside = node.run_without_library("a", 0, "alloc", "--mib", "5000", "--hold-until-signal")
+    node.folder("b").mkdir()
+    alone = node.run_without_library("b", 1, *hold)
+    client = await nats.connect(nats_url)
+    told = await client.subscribe(f"hami.v1.usage.team.{NODE}.*")
+    async with monitor_of(node, kube, nats_url) as monitor:
+        metric = "hami_slice_not_enforced_processes"
+        of_a, of_b = (metric, "a", CARDS[0]), (metric, "b", CARDS[1])
+        found = await monitor.until(lambda series: {of_a, of_b} <= series.keys())
+        assert {key: value for key, value in found.items() if key[0] == metric} == {of_a: 1, of_b: 1}
+        assert found["hami_card_processes", CARDS[1], "pod"] == 2
+        by_pid: dict[int, events.SliceNotEnforced] = {}
+        while len(by_pid) < 2:
+            event = events.decode((await told.next_msg(timeout=30)).data)
+            if isinstance(event, events.SliceNotEnforced):
+                assert by_pid.setdefault(event.pid, event) == event
+        assert held.pid not in by_pid
+        one = by_pid[outside.pid]
+        assert (one.pod.name, one.container, one.reason, one.process) == ("a", "main", "no-slot", "vgpu-workload")
+        assert one.cards == (events.CardMemory(card_id=CARDS[0], memory_used_bytes=5000 * MIB),)
+        assert (by_pid[alone.pid].pod.name, by_pid[alone.pid].reason) == ("b", "no-region")
+
+        outside.kill()
+        outside.wait()
+        found = await monitor.until(lambda series: of_a not in series)
+        assert found[of_b] == 1
+    await client.close()
 
 
 @pytest.mark.case("MON-15")

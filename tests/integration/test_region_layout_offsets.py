@@ -47,6 +47,11 @@ int main(void) {
     SHOW("last_kernel_time", offsetof(struct vg_region, last_kernel_time));
     SHOW("extension_magic", VG_EXTENSION_MAGIC);
     SHOW("extension", VG_EXTENSION_OFFSET);
+    SHOW("major", VG_REGION_MAJOR);
+    SHOW("minor", VG_REGION_MINOR);
+    SHOW("owners", offsetof(struct vg_extension, owners));
+    SHOW("owner_bytes", sizeof(struct vg_slot_owner));
+    SHOW("owner_began", offsetof(struct vg_slot_owner, start_time));
     printf("  \"end\": 0\n}\n");
     return 0;
 }
@@ -90,5 +95,10 @@ def test_header_and_reader_agree(tmp_path: Path) -> None:
         "last_kernel_time": V1.last_kernel_time,
         "extension_magic": int.from_bytes(region_layouts.EXTENSION_MAGIC, "little"),
         "extension": region_layouts.EXTENSION_OFFSET,
+        "major": 1,
+        "minor": region_layouts.EXTENSION_MINOR,
+        "owners": region_layouts.EXTENSION_OWNERS,
+        "owner_bytes": region_layouts.EXTENSION_OWNER_BYTES,
+        "owner_began": region_layouts.EXTENSION_OWNER_BEGAN,
         "end": 0,
     }

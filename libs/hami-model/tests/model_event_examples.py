@@ -181,4 +181,17 @@ EXAMPLES: tuple[Event, ...] = (
             ),
         ),
     ),
+    events.SliceNotEnforced(
+        source=MONITOR,
+        time=TIME,
+        traceparent=TRACE,
+        pod=POD,
+        node=NODE,
+        container="main",
+        pid=4243,
+        began_at_ticks=987654,
+        process="static-train",
+        reason="no-slot",
+        cards=(events.CardMemory(card_id=CARD, memory_used_bytes=5000 << 20),),
+    ),
 )

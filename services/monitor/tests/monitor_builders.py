@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from hami_model import device_config, kube
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
 from hami_monitor.core.host import HostCard, HostProcess, HostReading
 from hami_monitor.core.pods import MonitoredPod, monitored_pod
+from hami_monitor.core.process_trace import ProcessKey, ProcessTrace
 from hami_monitor.core.region import Region, read_region
-from hami_monitor.core.region_layouts import MAGIC, V0, V1, Layout
+from hami_monitor.core.region_layouts import (
+    EXTENSION_MAGIC,
+    EXTENSION_OFFSET,
+    EXTENSION_OWNER_BYTES,
+    EXTENSION_OWNERS,
+    MAGIC,
+    SLOT_MAX,
+    V0,
+    V1,
+    Layout,
+)
 from hami_monitor.core.sample import Sample, take_sample
 
 CARD_A = "GPU-00000000-0000-4000-8000-00000000000a"
@@ -26,6 +37,7 @@ class Slot(msgspec.Struct, kw_only=True):
 
     pid: int = 1
     host_pid: int = 0
+    began: int = 0
     status: int = 1
     used: Mapping[int, int] = {}
     context: Mapping[int, int] = {}
@@ -77,6 +89,38 @@ def region_bytes(
     return bytes(data)
 
 
+def extended(data: bytes, slots: Sequence[Slot] = ()) -> bytes:
+    """The file as our library makes it."""
+    extension = bytearray(EXTENSION_OWNERS + SLOT_MAX * EXTENSION_OWNER_BYTES)
+    extension[: len(EXTENSION_MAGIC)] = EXTENSION_MAGIC
+    for number, slot in enumerate(slots):
+        struct.pack_into("<Q", extension, EXTENSION_OWNERS + number * EXTENSION_OWNER_BYTES, slot.began)
+    return data.ljust(EXTENSION_OFFSET, b"\0") + bytes(extension)
+
+
+def our_region(slots: Sequence[Slot] = (), **fields: object) -> Region:
+    return read_bytes(extended(region_bytes(version=(1, 3), slots=slots, **fields), slots))  # type: ignore[arg-type]
+
+
+def trace_of(
+    owner: FolderOwner | None,
+    pid: int = 1,
+    *,
+    began: int = 100,
+    pids: tuple[int, ...] = (),
+    cgroup_pod_uid: str = "",
+    cgroup_container_id: str = "",
+) -> ProcessTrace:
+    return ProcessTrace(
+        key=ProcessKey(pid, began),
+        name="app",
+        pids=pids or (pid,),
+        folder=owner,
+        cgroup_pod_uid=cgroup_pod_uid,
+        cgroup_container_id=cgroup_container_id,
+    )
+
+
 def read_bytes(data: bytes, *, size: int | None = None) -> Region:
     """As the monitor reads a file of that content."""
     return read_region(len(data) if size is None else size, lambda offset, length: data[offset : offset + length])
@@ -95,6 +139,8 @@ def pod(
     phase: str = "Running",
     ended: Sequence[str] = (),
     annotations: Mapping[str, str] | None = None,
+    runtime_ids: Mapping[str, str] | None = None,
+    opted_out: Collection[str] = (),
 ) -> MonitoredPod:
     """A pod of the node; `allocated` is HAMi's annotation."""
     found = kube.Pod(
@@ -108,13 +154,25 @@ def pod(
         spec=kube.PodSpec(
             node_name=NODE,
             init_containers=[kube.Container(name=found) for found in init],
-            containers=[kube.Container(name=found) for found in containers],
+            containers=[
+                kube.Container(
+                    name=found,
+                    env=[kube.EnvVar(name="CUDA_DISABLE_CONTROL", value="true")] if found in opted_out else None,
+                )
+                for found in containers
+            ],
         ),
         status=kube.PodStatus(
             phase=phase,
             container_statuses=[
-                kube.ContainerStatus(name=found, state=kube.ContainerState(terminated=kube.TerminatedState()))
-                for found in ended
+                *(
+                    kube.ContainerStatus(name=found, state=kube.ContainerState(terminated=kube.TerminatedState()))
+                    for found in ended
+                ),
+                *(
+                    kube.ContainerStatus(name=name, container_id=f"containerd://{found}")
+                    for name, found in (runtime_ids or {}).items()
+                ),
             ],
         ),
     )
@@ -150,6 +208,9 @@ def sample(
     cards: Sequence[HostCard] = (),
     owners: Mapping[int, FolderOwner] | None = None,
     problem: str = "",
+    *,
+    traces: Mapping[int, ProcessTrace] | None = None,
+    suspected: Collection[ProcessKey] = (),
 ) -> Sample:
     return take_sample(
         node=NODE,
@@ -157,5 +218,6 @@ def sample(
         pods=pods,
         folders=folders,
         host=HostReading(cards=tuple(cards), problem=problem),
-        owners=owners or {},
+        traces=traces or {pid: trace_of(owner, pid) for pid, owner in (owners or {}).items()},
+        suspected=suspected,
     )

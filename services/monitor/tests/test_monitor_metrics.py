@@ -10,6 +10,7 @@ from hami_monitor.core.catalogue import CATALOGUE, MetricSpec
 from hami_monitor.core.container_folder import FolderOwner
 from hami_monitor.core.hami_series import hami_series
 from hami_monitor.core.host import HostProcess
+from hami_monitor.core.process_trace import ProcessKey
 from hami_monitor.core.sample import Sample
 from hami_monitor.core.series import own_series
 from hami_monitor.metrics import MonitorMetrics
@@ -39,6 +40,7 @@ def full() -> Sample:
         ],
         [host_card(CARD_A, 0, HostProcess(pid=5), HostProcess(pid=6), **measured), host_card(CARD_B, 1)],
         {5: FolderOwner(pod_uid="uid-p", container="main")},
+        suspected=[ProcessKey(5, 100)],
     )  # fmt: skip
 
 

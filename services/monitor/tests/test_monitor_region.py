@@ -9,6 +9,7 @@ from hami_monitor.core.region import Region, read_region
 from hami_monitor.core.region_layouts import (
     EXTENSION_MAGIC,
     EXTENSION_OFFSET,
+    EXTENSION_OWNERS,
     LAYOUTS,
     V0,
     V1,
@@ -18,7 +19,7 @@ from hami_monitor.core.region_layouts import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from monitor_builders import CARD_A, CARD_B, Slot, read_bytes, region, region_bytes
+from monitor_builders import CARD_A, CARD_B, Slot, extended, read_bytes, region, region_bytes
 
 TWO = (
     Slot(pid=7, host_pid=70, used={0: 100, 1: 5}, context={0: 10}, busy={0: 30}),
@@ -125,6 +126,26 @@ def test_our_own_library_keeps_no_utilisation() -> None:
     data = region_bytes().ljust(EXTENSION_OFFSET, b"\0") + EXTENSION_MAGIC + bytes(1000)
     assert not read_bytes(data).keeps_utilisation
     assert region().keeps_utilisation
+
+
+def test_our_own_library_tells_when_the_owners_of_slots_began() -> None:
+    slots = [Slot(pid=7, began=70), Slot(pid=8, began=80, status=0), Slot(pid=9, began=90)]
+    data = extended(region_bytes(version=(1, 3), slots=slots), slots)
+    assert {slot.pid: slot.began_at_ticks for slot in read_bytes(data).processes} == {7: 70, 9: 90}
+
+
+@pytest.mark.parametrize(
+    ("version", "length"),
+    [
+        pytest.param((1, 2), None, id="an extension of another layout"),
+        pytest.param((1, 3), EXTENSION_OFFSET + EXTENSION_OWNERS + 8, id="an extension that was cut short"),
+        pytest.param((1, 3), EXTENSION_OFFSET, id="no extension"),
+    ],
+)
+def test_where_it_cannot_tell_nothing_is_made_up(version: tuple[int, int], length: int | None) -> None:
+    slots = [Slot(pid=7, began=70), Slot(pid=9, began=90)]
+    data = extended(region_bytes(version=version, slots=slots), slots)[:length]
+    assert [(slot.pid, slot.began_at_ticks) for slot in read_bytes(data).processes] == [(7, 0), (9, 0)]
 
 
 def assert_sane(found: Region) -> None:

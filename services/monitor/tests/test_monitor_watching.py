@@ -9,14 +9,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 from hami_model import events
-from hami_monitor.core.container_folder import FolderOwner, FolderReading
+from hami_monitor.core.container_folder import FolderReading
 from hami_monitor.core.host import HostProcess, HostReading
 from hami_monitor.core.pods import MonitoredPod
+from hami_monitor.core.process_trace import ProcessTrace
 from hami_monitor.core.sample import Sample
 from hami_monitor.metrics import MonitorMetrics
 from hami_monitor.watching import HostWatch, Sampler
 from hami_sim.manual_clock import ManualClock
-from monitor_builders import NODE, Slot, folder, host_card, pod, region
+from monitor_builders import CARD_A, NODE, Slot, folder, host_card, pod, region, trace_of
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
@@ -35,9 +36,9 @@ class Owners:
     def __init__(self) -> None:
         self.asked: list[set[int]] = []
 
-    def owners(self, pids: Iterable[int], folders: Iterable[FolderReading]) -> Mapping[int, FolderOwner]:
+    def trace(self, pids: Iterable[int], folders: Iterable[FolderReading]) -> Mapping[int, ProcessTrace]:
         self.asked.append(set(pids))
-        return {pid: found.owner for pid in self.asked[-1] for found in folders}
+        return {pid: trace_of(found.owner, pid) for pid in self.asked[-1] for found in folders}
 
 
 class Driver:
@@ -217,3 +218,29 @@ async def test_a_problem_is_logged_once_until_it_changes() -> None:
             watched.regions.folders = (folder(problem="other"),)
             await watched.next_period()
     assert [entry["problem"] for entry in logs if entry["event"] == "region-unreadable"] == ["cut", "other"]
+
+
+async def test_a_process_without_a_slot_is_told_of_once_from_the_second_sample_on() -> None:
+    watched = Watched()
+    watched.pods_known.set()
+    watched.driver.reading = HostReading(cards=(host_card(CARD_A, 0, HostProcess(pid=5, memory_used_bytes=7)),))
+
+    def told() -> list[events.SliceNotEnforced]:
+        found = [events.decode(payload) for _, payload, _ in watched.sink.sent]
+        return [event for event in found if isinstance(event, events.SliceNotEnforced)]
+
+    with capture_logs() as logs:
+        async with watched.running():
+            await watched.sampled()
+            assert told() == []
+            for _ in range(3):
+                await watched.next_period()
+            (event,) = told()
+            assert (event.pod.name, event.container, event.pid, event.reason) == ("p", "main", 5, "no-slot")
+            assert event.cards == (events.CardMemory(card_id=CARD_A, memory_used_bytes=7),)
+            assert event.subject() == "hami.v1.usage.team.n1.uid-p"
+            watched.driver.reading = HostReading(cards=(host_card(CARD_A, 0),))
+            for _ in range(2):
+                found = await watched.next_period()
+            assert found.enforcement.unheld == ()
+    assert [entry["reason"] for entry in logs if entry["event"] == "slice-not-enforced"] == ["no-slot"]

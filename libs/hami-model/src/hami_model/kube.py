@@ -113,6 +113,8 @@ class ContainerStatus(_Object, frozen=True):
     name: str = ""
     state: ContainerState | None = None
     restart_count: int = 0
+    container_id: str = msgspec.field(default="", name="containerID")
+    """`<runtime>://<id>`; empty until the runtime has made it."""
 
 
 class PodStatus(_Object, frozen=True):

@@ -6,13 +6,13 @@ Amounts are per card. A quantity that cannot be understood is a fault of the req
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from hami_model import keys, kube, quantity, scoring_weights
+from hami_model import env, keys, kube, quantity, scoring_weights
 from hami_model.cards import ContainerKind, shapes
 from hami_model.device_config import DeviceConfig, VendorSettings
 from hami_model.errors import InvalidRequestError, MalformedAnnotation
@@ -240,6 +240,17 @@ def _tokens(annotations: dict[str, str], key: str) -> tuple[str, ...] | None:
     if not text:
         return None
     return tuple(item for item in (part.strip() for part in text.split(",")) if item)
+
+
+def wants_control(variables: Iterable[kube.EnvVar]) -> bool:
+    """Whether the library is to hold the container: not where its own specification says so in so many words.
+
+    As in the container itself, of several entries the last one counts.
+    """
+    values = [variable for variable in variables if variable.name == env.DISABLE_CONTROL]
+    if not values or values[-1].value is None:
+        return True
+    return parse_go_bool(values[-1].value) is not True
 
 
 def parse_go_bool(text: str) -> bool | None:

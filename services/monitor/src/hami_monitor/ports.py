@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from hami_monitor.core.container_folder import FolderOwner, FolderReading
+from hami_monitor.core.container_folder import FolderReading
 from hami_monitor.core.host import HostReading
 from hami_monitor.core.pods import MonitoredPod
+from hami_monitor.core.process_trace import ProcessTrace
 
 
 class RegionSource(Protocol):
@@ -25,8 +26,8 @@ class HostSource(Protocol):
 class OwnerSource(Protocol):
     """Whose processes are these. Blocks on files; called in a thread."""
 
-    def owners(self, pids: Iterable[int], folders: Iterable[FolderReading]) -> Mapping[int, FolderOwner]:
-        """By pid on the host; the container's name is empty where only the pod could be told."""
+    def trace(self, pids: Iterable[int], folders: Iterable[FolderReading]) -> Mapping[int, ProcessTrace]:
+        """By pid on the host; of those that run."""
         ...
 
 

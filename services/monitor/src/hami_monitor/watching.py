@@ -6,7 +6,7 @@ The driver has a loop of its own, since a call into a sick driver may take minut
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Thread
 
@@ -14,9 +14,10 @@ from hami_chassis.clock import Clock
 from hami_chassis.log import get_logger
 from hami_model import events
 
-from hami_monitor.core.announcements import usage_events
+from hami_monitor.core.announcements import enforcement_events, usage_events
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
 from hami_monitor.core.host import HostReading
+from hami_monitor.core.process_trace import ProcessKey, ProcessTrace
 from hami_monitor.core.sample import Sample, take_sample
 from hami_monitor.metrics import MonitorMetrics
 from hami_monitor.ports import EventSink, HostSource, OwnerSource, PodSource, RegionSource
@@ -122,6 +123,7 @@ class Sampler:
         self._metrics = metrics
         self._clock = clock
         self._problems: dict[FolderOwner, str] = {}
+        self._told: frozenset[ProcessKey] = frozenset()
         self.last: Sample | None = None
 
     async def run(self) -> None:
@@ -136,21 +138,25 @@ class Sampler:
         host = self._host.latest()
         pids = {process.pid for card in host.cards for process in card.processes or ()}
         began = self._clock.monotonic()
-        folders, owners = await asyncio.to_thread(self._read, pids)
+        folders, traces = await asyncio.to_thread(self._read, pids)
         sample = take_sample(
             node=self._node,
             at_seconds=self._clock.now().timestamp(),
             pods=self._pods.values(),
             folders=folders,
             host=host,
-            owners=owners,
+            traces=traces,
+            suspected=self.last.enforcement.suspects if self.last is not None else (),
         )
         self._metrics.sample_seconds.observe(self._clock.monotonic() - began)
         self._metrics.implausible.inc(sample.implausible)
         self._log_problems(folders)
         self.last = sample
+        unheld = tuple(enforcement_events(sample, told=self._told, source=self._source))
+        self._told = frozenset(process.key for process in sample.enforcement.unheld)
+        self._log_unheld(unheld)
         if self._sink is not None:
-            for event in usage_events(sample, source=self._source):
+            for event in (*usage_events(sample, source=self._source), *unheld):
                 self._sink.publish(event.subject(self._prefix), events.encode(event), events.headers(event))
 
     async def _wait_for_driver(self) -> None:
@@ -166,9 +172,21 @@ class Sampler:
                 waiter.cancel()
             await asyncio.gather(*waiters, return_exceptions=True)
 
-    def _read(self, pids: set[int]) -> tuple[tuple[FolderReading, ...], dict[int, FolderOwner]]:
+    def _read(self, pids: set[int]) -> tuple[tuple[FolderReading, ...], Mapping[int, ProcessTrace]]:
         folders = self._regions.scan()
-        return folders, dict(self._owners.owners(pids, folders))
+        return folders, self._owners.trace(pids, folders)
+
+    def _log_unheld(self, found: tuple[events.SliceNotEnforced, ...]) -> None:
+        for event in found:
+            # Whoever switched the library off knows.
+            (log.info if event.reason == "opted-out" else log.warning)(
+                "slice-not-enforced",
+                pod=f"{event.pod.namespace}/{event.pod.name}",
+                container=event.container,
+                pid=event.pid,
+                process=event.process,
+                reason=event.reason,
+            )
 
     def _log_problems(self, folders: tuple[FolderReading, ...]) -> None:
         """Each once, until it changes."""

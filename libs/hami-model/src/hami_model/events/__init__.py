@@ -22,10 +22,12 @@ from hami_model.events.inventory import InventoryReported
 from hami_model.events.parts import CardShare, ContainerShare, PodRef, container_shares
 from hami_model.events.placement import NodeReasons, NodeScore, PlacementPlaced, PlacementUnschedulable, best_scores
 from hami_model.events.usage import (
+    CardMemory,
     CardProcess,
     CardTelemetry,
     CardUsage,
     ContainerUsage,
+    SliceNotEnforced,
     UsageNodeSampled,
     UsageSampled,
 )
@@ -43,6 +45,7 @@ __all__ = [
     "AllocationReleased",
     "AllocationReserved",
     "CardHealthChanged",
+    "CardMemory",
     "CardProcess",
     "CardShare",
     "CardTelemetry",
@@ -58,6 +61,7 @@ __all__ = [
     "PlacementPlaced",
     "PlacementUnschedulable",
     "PodRef",
+    "SliceNotEnforced",
     "UnknownEvent",
     "UsageNodeSampled",
     "UsageSampled",

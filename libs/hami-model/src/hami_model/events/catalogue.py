@@ -17,7 +17,7 @@ from hami_model.events.envelope import Event
 from hami_model.events.health import CardHealthChanged
 from hami_model.events.inventory import InventoryReported
 from hami_model.events.placement import PlacementPlaced, PlacementUnschedulable
-from hami_model.events.usage import UsageNodeSampled, UsageSampled
+from hami_model.events.usage import SliceNotEnforced, UsageNodeSampled, UsageSampled
 
 ALL_EVENTS: Final[tuple[type[Event], ...]] = (
     InventoryReported,
@@ -34,6 +34,7 @@ ALL_EVENTS: Final[tuple[type[Event], ...]] = (
     AllocationExpired,
     UsageSampled,
     UsageNodeSampled,
+    SliceNotEnforced,
 )
 
 

@@ -1,7 +1,8 @@
-"""usage and usage-node: what a pod, or a whole card, uses next to what is promised.
+"""usage and usage-node: what a pod, or a whole card, uses next to what is promised, and who is not held to it.
 
 Memory is in bytes. None: not known at this moment (no region file yet, or the driver does not say).
-Id: a function of the pod's UID or the node, and the time of the sample.
+Id of a sample: a function of the pod's UID or the node, and its time. Of a process that is not held to its slice: of
+the process.
 """
 
 from __future__ import annotations
@@ -45,6 +46,42 @@ class UsageSampled(Event, frozen=True, kw_only=True, tag="io.hami.usage.sampled.
 
     def _identity(self) -> str:
         return identity("usage", self.node, self.pod.uid, rfc3339(self.time))
+
+
+class CardMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process holds on one card."""
+
+    card_id: str
+    memory_used_bytes: int | None = None
+
+
+class SliceNotEnforced(Event, frozen=True, kw_only=True, tag="io.hami.usage.slice-not-enforced.v1"):
+    """A process of a container with a slice uses cards, and no library holds it to the slice. Told once."""
+
+    pod: PodRef
+    node: str
+    container: str = ""
+    """Empty: one of several, it cannot be told which."""
+    pid: int
+    """On the host."""
+    began_at_ticks: int
+    """With the pid it names the process for ever: field 22 of its /proc/<pid>/stat."""
+    process: str = ""
+    """Its own name for itself, at most 15 bytes."""
+    reason: str
+    """One of: opted-out (the pod's specification switches the library off), no-region (the library never ran in the
+    container, or its region is gone), region-unreadable, no-slot (the library ran there, but not in this process)."""
+    cards: tuple[CardMemory, ...]
+
+    @property
+    def about(self) -> str:
+        return self.pod.path
+
+    def subject(self, prefix: str = subjects.DEFAULT_PREFIX) -> str:
+        return subjects.usage(self.pod.namespace, self.node, self.pod.uid, prefix=prefix)
+
+    def _identity(self) -> str:
+        return identity("slice-not-enforced", self.node, self.pod.uid, str(self.pid), str(self.began_at_ticks))
 
 
 class CardProcess(msgspec.Struct, frozen=True, kw_only=True):

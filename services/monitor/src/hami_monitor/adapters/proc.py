@@ -1,20 +1,30 @@
 """Finds the container of a process on the host, from /proc.
 
-Needs the host's pids; for other users' processes also the right to look into them (CAP_SYS_PTRACE). Where that lacks,
-the control group still names the pod.
+Needs the host's pids. What a process maps and has mounted is told only to who may look into it (CAP_SYS_PTRACE for
+other users' processes); its control group is told to everyone, and names pod and container where a kubelet made it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
-from hami_monitor.core.process_trace import RegionFileId, owner_by_maps, pod_by_cgroup, region_files, start_time
+from hami_monitor.core.process_trace import (
+    ProcessKey,
+    ProcessTrace,
+    container_by_cgroup,
+    namespaced_pids,
+    owner_by_maps,
+    owner_by_mounts,
+    pod_by_cgroup,
+    process_stat,
+    region_files,
+)
 
-_MAPS_LINES_MAX: Final = 50_000
+_LINES_MAX: Final = 50_000
 
 
 class ProcProcesses:
@@ -22,31 +32,44 @@ class ProcProcesses:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self._known: dict[tuple[int, str], FolderOwner] = {}
+        self._known: dict[ProcessKey, FolderOwner] = {}
 
-    def owners(self, pids: Iterable[int], folders: Iterable[FolderReading]) -> dict[int, FolderOwner]:
-        """By pid; the container's name is empty where only the pod could be told."""
-        files = region_files(folders)
-        found: dict[int, FolderOwner] = {}
-        known: dict[tuple[int, str], FolderOwner] = {}
+    def trace(self, pids: Iterable[int], folders: Iterable[FolderReading]) -> dict[int, ProcessTrace]:
+        """By pid; of those that run."""
+        folders = tuple(folders)
+        files, owners = region_files(folders), {folder.owner for folder in folders}
+        found: dict[int, ProcessTrace] = {}
+        known: dict[ProcessKey, FolderOwner] = {}
         for pid in pids:
-            began = start_time(self._read(pid, "stat"))
-            if began is None:
+            stat = process_stat(self._read(pid, "stat"))
+            if stat is None or not stat.is_running:
                 continue
-            owner = self._known.get((pid, began)) or self._by_region(pid, files)
-            if owner is not None:
-                known[pid, began] = owner
-            elif (pod_uid := pod_by_cgroup(self._read(pid, "cgroup"))) is not None:
-                owner = FolderOwner(pod_uid=pod_uid, container="")
-            if owner is not None:
-                found[pid] = owner
+            key = ProcessKey(pid, stat.began_at_ticks)
+            folder = (
+                self._known.get(key)
+                or self._by_lines(pid, "maps", lambda lines: owner_by_maps(lines, files))
+                or self._by_lines(pid, "mountinfo", lambda lines: owner_by_mounts(lines, owners))
+            )
+            if folder is not None:
+                known[key] = folder
+            cgroup = self._read(pid, "cgroup")
+            found[pid] = ProcessTrace(
+                key=key,
+                name=stat.name,
+                pids=namespaced_pids(self._read(pid, "status")) or (pid,),
+                folder=folder,
+                cgroup_pod_uid=pod_by_cgroup(cgroup) or "",
+                cgroup_container_id=container_by_cgroup(cgroup) or "",
+            )
         self._known = known
         return found
 
-    def _by_region(self, pid: int, files: Mapping[RegionFileId, FolderOwner]) -> FolderOwner | None:
+    def _by_lines(
+        self, pid: int, name: str, owner: Callable[[Iterable[str]], FolderOwner | None]
+    ) -> FolderOwner | None:
         try:
-            with (self._proc / str(pid) / "maps").open(encoding="utf-8", errors="replace") as maps:
-                return owner_by_maps(islice(maps, _MAPS_LINES_MAX), files)
+            with (self._proc / str(pid) / name).open(encoding="utf-8", errors="replace") as lines:
+                return owner(islice(lines, _LINES_MAX))
         except OSError:
             return None
 

@@ -1,13 +1,14 @@
-"""Usage events of a sample."""
+"""Events of a sample."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from datetime import UTC, datetime
 
 from hami_model import events
 from hami_model.events.envelope import Event
 
+from hami_monitor.core.process_trace import ProcessKey
 from hami_monitor.core.sample import CardUse, Sample, SliceUse
 
 
@@ -28,6 +29,29 @@ def usage_events(sample: Sample, *, source: str) -> Iterator[Event]:
             node=sample.node,
             cards=tuple(_telemetry(card) for card in sample.cards),
         )
+
+
+def enforcement_events(
+    sample: Sample, *, told: Container[ProcessKey], source: str
+) -> Iterator[events.SliceNotEnforced]:
+    """One of each process that its library does not hold, but for those that were told of before."""
+    for process in sample.enforcement.unheld:
+        if process.key not in told:
+            yield events.SliceNotEnforced(
+                source=source,
+                time=datetime.fromtimestamp(sample.at_seconds, tz=UTC),
+                pod=process.pod,
+                node=sample.node,
+                container=process.container,
+                pid=process.key.pid,
+                began_at_ticks=process.key.began_at_ticks,
+                process=process.name,
+                reason=process.reason,
+                cards=tuple(
+                    events.CardMemory(card_id=card_id, memory_used_bytes=used)
+                    for card_id, used in process.memory_bytes.items()
+                ),
+            )
 
 
 def _containers(uses: list[SliceUse]) -> tuple[events.ContainerUsage, ...]:

@@ -63,6 +63,14 @@ SLICE_LAST_LAUNCH: Final = MetricSpec(
     help="When the container last launched work on any of its cards, or first used them.",
     labels=SLICE,
 )
+SLICE_NOT_ENFORCED: Final = MetricSpec(
+    name="hami_slice_not_enforced_processes",
+    help=(
+        "Processes of the container on the card that no library holds to the slice, by reason: opted-out (by the pod's "
+        "specification), no-region, region-unreadable, no-slot (it runs without the library)."
+    ),
+    labels=(*SLICE, "reason"),
+)
 
 # ---- ours: a whole card ---------------------------------------------------------------------------------------------
 

@@ -6,10 +6,11 @@ from typing import Final
 
 import msgspec
 from hami_model import allocations, kube, usage
-from hami_model.cards import ContainerKind, Slice, shapes
+from hami_model.cards import ContainerKind, ContainerShape, Slice, shapes
 from hami_model.device_config import DeviceConfig
 from hami_model.events.parts import PodRef
 from hami_model.ids import CardId
+from hami_model.requests import wants_control
 
 MIRROR_KEY: Final = "kubernetes.io/config.mirror"
 """On the API server's picture of a static pod: the UID by which kubelet knows it."""
@@ -21,6 +22,10 @@ class MonitoredContainer(msgspec.Struct, frozen=True, kw_only=True):
     has_ended: bool
     """It is terminated now, and uses nothing, whatever its region file still says."""
     slices: tuple[Slice, ...]
+    runtime_id: str = ""
+    """The runtime's id of it, as in control groups; empty until it has one."""
+    is_opted_out: bool = False
+    """Its specification switches the library off."""
 
 
 class MonitoredPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,13 +57,15 @@ def monitored_pod(pod: kube.Pod, config: DeviceConfig) -> MonitoredPod:
     for settings in config.vendors:
         read = allocations.read(pod, settings)
         slots = [(*held, *more) for held, more in zip(slots, read.slots, strict=True)]
+    statuses = {status.name: status for status in _statuses(pod)}
+    specified = {container.name: container for container in pod.all_containers}
     return MonitoredPod(
         ref=PodRef(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.uid),
         kubelet_uid=pod.annotations.get(MIRROR_KEY, pod.uid),
         resource_version=pod.metadata.resource_version,
         is_finished=pod.is_finished,
         containers=tuple(
-            MonitoredContainer(name=shape.name, kind=shape.kind, has_ended=_has_ended(pod, shape.name), slices=slot)
+            _container(shape, slot, statuses.get(shape.name), specified[shape.name])
             for shape, slot in zip(found, slots, strict=True)
         ),
         promised=usage.effective(tuple(slots), found, init_done=pod.one_shot_init_done),
@@ -67,9 +74,18 @@ def monitored_pod(pod: kube.Pod, config: DeviceConfig) -> MonitoredPod:
     )
 
 
-def _has_ended(pod: kube.Pod, container: str) -> bool:
-    statuses = [*(pod.status.init_container_statuses or []), *(pod.status.container_statuses or [])]
-    return any(
-        status.name == container and status.state is not None and status.state.terminated is not None
-        for status in statuses
+def _statuses(pod: kube.Pod) -> list[kube.ContainerStatus]:
+    return [*(pod.status.init_container_statuses or []), *(pod.status.container_statuses or [])]
+
+
+def _container(
+    shape: ContainerShape, slot: tuple[Slice, ...], status: kube.ContainerStatus | None, specified: kube.Container
+) -> MonitoredContainer:
+    return MonitoredContainer(
+        name=shape.name,
+        kind=shape.kind,
+        has_ended=status is not None and status.state is not None and status.state.terminated is not None,
+        slices=slot,
+        runtime_id=status.container_id.partition("://")[2] if status is not None else "",
+        is_opted_out=not wants_control(specified.env or ()),
     )

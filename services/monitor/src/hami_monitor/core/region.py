@@ -15,7 +15,11 @@ import msgspec
 from hami_monitor.core.region_layouts import (
     CARD_MAX,
     EXTENSION_MAGIC,
+    EXTENSION_MINOR,
     EXTENSION_OFFSET,
+    EXTENSION_OWNER_BEGAN,
+    EXTENSION_OWNER_BYTES,
+    EXTENSION_OWNERS,
     HEAD_BYTES,
     SLOT_MAX,
     UUID_BYTES,
@@ -75,6 +79,8 @@ class RegionProcess(msgspec.Struct, frozen=True, kw_only=True):
     """0: not known."""
     status: int
     """1 running, 2 suspended."""
+    began_at_ticks: int = 0
+    """When its process began, as in field 22 of /proc/<pid>/stat; 0: the layout does not say."""
     used_bytes: tuple[int, ...]
     """By card."""
 
@@ -109,7 +115,12 @@ def read_region(size_bytes: int, read_at: ReadAt) -> Region:
     tail = _exactly(read_at, layout.tail, layout.size_bytes - layout.tail)
     counts = struct.unpack_from("<4i", tail)
     slot_count = min(max(counts[0], 0), SLOT_MAX)
-    slots = _Slots(layout, _exactly(read_at, layout.slots, slot_count * layout.slot_bytes))
+    is_ours = _is_ours(layout, size_bytes, read_at)
+    slots = _Slots(
+        layout,
+        _exactly(read_at, layout.slots, slot_count * layout.slot_bytes),
+        _beginnings(size_bytes, read_at, slot_count) if is_ours and minor >= EXTENSION_MINOR else (),
+    )
     return Region(
         layout=layout.name,
         parser=layout.parser,
@@ -120,7 +131,7 @@ def read_region(size_bytes: int, read_at: ReadAt) -> Region:
         utilisation_switch=counts[1],
         recent_kernel=counts[2],
         priority=counts[3],
-        keeps_utilisation=not _is_ours(layout, size_bytes, read_at),
+        keeps_utilisation=not is_ours,
         last_kernel_time_seconds=_last_kernel_time(layout, tail),
     )
 
@@ -138,6 +149,15 @@ def _is_ours(layout: Layout, size_bytes: int, read_at: ReadAt) -> bool:
         return False
     found: bytes = _exactly(read_at, EXTENSION_OFFSET, len(EXTENSION_MAGIC))
     return found == EXTENSION_MAGIC
+
+
+def _beginnings(size_bytes: int, read_at: ReadAt, slot_count: int) -> tuple[int, ...]:
+    """Of the slots' processes; none where the extension was cut short."""
+    start, length = EXTENSION_OFFSET + EXTENSION_OWNERS, slot_count * EXTENSION_OWNER_BYTES
+    if size_bytes < start + length:
+        return ()
+    owners = struct.unpack(f"<{length // _WORD}Q", _exactly(read_at, start, length))
+    return owners[EXTENSION_OWNER_BEGAN // _WORD :: EXTENSION_OWNER_BYTES // _WORD]
 
 
 def _last_kernel_time(layout: Layout, tail: bytes) -> int:
@@ -170,15 +190,17 @@ def _card(layout: Layout, head: bytes, slots: _Slots, index: int) -> RegionCard:
 class _Slots:
     """The live slots, one after the other as 64-bit words; every field of interest begins at one."""
 
-    def __init__(self, layout: Layout, content: bytes) -> None:
+    def __init__(self, layout: Layout, content: bytes, beginnings: tuple[int, ...]) -> None:
+        """`beginnings`: of all slots, or none."""
         self._layout = layout
         self._step = layout.slot_bytes // _WORD
-        starts = range(0, len(content), layout.slot_bytes)
-        self._content = b"".join(
-            content[start : start + layout.slot_bytes]
-            for start in starts
-            if struct.unpack_from("<i", content, start + layout.status)[0]
-        )
+        live = [
+            index
+            for index in range(len(content) // layout.slot_bytes)
+            if struct.unpack_from("<i", content, index * layout.slot_bytes + layout.status)[0]
+        ]
+        self._content = b"".join(content[index * layout.slot_bytes : (index + 1) * layout.slot_bytes] for index in live)
+        self._beginnings = tuple(beginnings[index] for index in live) if beginnings else (0,) * len(live)
         self._words: tuple[int, ...] = struct.unpack(f"<{len(self._content) // _WORD}Q", self._content)
 
     def sum(self, offset: int) -> int:
@@ -190,9 +212,11 @@ class _Slots:
         total = (layout.used.start + layout.used.total) // _WORD
         stride = layout.used.stride // _WORD
         found = []
-        for start in range(0, len(self._words), self._step):
+        for start, began in zip(range(0, len(self._words), self._step), self._beginnings, strict=True):
             pid, host_pid = struct.unpack_from("<ii", self._content, start * _WORD)
             (status,) = struct.unpack_from("<i", self._content, start * _WORD + layout.status)
             used = self._words[start + total : start + total + CARD_MAX * stride : stride]
-            found.append(RegionProcess(pid=pid, host_pid=host_pid, status=status, used_bytes=used))
+            found.append(
+                RegionProcess(pid=pid, host_pid=host_pid, status=status, began_at_ticks=began, used_bytes=used)
+            )
         return tuple(found)

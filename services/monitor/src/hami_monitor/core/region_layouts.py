@@ -21,7 +21,14 @@ HEAD_BYTES: Final = 12
 
 EXTENSION_OFFSET: Final = 2008960
 EXTENSION_MAGIC: Final = b"VGPUEXT1"
-"""Of what our own library appends to layout 1.2."""
+"""Of what our own library appends to layout 1.2, which makes it 1.3."""
+EXTENSION_MINOR: Final = 3
+"""First minor version whose extension is laid out as here; later ones only append."""
+EXTENSION_OWNERS: Final = 3136
+"""In the extension: whose the slots are, one after the other."""
+EXTENSION_OWNER_BYTES: Final = 32
+EXTENSION_OWNER_BEGAN: Final = 0
+"""In an owner: field 22 of /proc/<pid>/stat of its process."""
 
 
 class UnreadableRegionError(MalformedError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -13,8 +13,10 @@ from hami_model.events.parts import PodRef
 from hami_model.ids import CardId
 
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
+from hami_monitor.core.enforcement import Enforcement, judge, owner_of_process
 from hami_monitor.core.host import HostCard, HostProcess, HostReading
 from hami_monitor.core.pods import MonitoredContainer, MonitoredPod
+from hami_monitor.core.process_trace import ProcessKey, ProcessTrace
 from hami_monitor.core.region import MemoryUse, Region, RegionCard
 
 MIB: Final = 1 << 20
@@ -74,6 +76,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """Folders by state: read, no-region, unreadable, unknown-pod, ended."""
     implausible: int
     """Numbers in regions that cannot be, and are left out."""
+    enforcement: Enforcement
 
 
 def take_sample(
@@ -83,12 +86,15 @@ def take_sample(
     pods: Iterable[MonitoredPod],
     folders: Iterable[FolderReading],
     host: HostReading,
-    owners: Mapping[int, FolderOwner],
+    traces: Mapping[int, ProcessTrace],
+    suspected: Collection[ProcessKey] = (),
 ) -> Sample:
-    """`owners`: containers of processes by their pid on the host; without a name where only the pod is known."""
+    """`traces`: what the kernel tells of the cards' processes, by their pid on the host; `suspected`: by the sample
+    before."""
     pods = _without_impostors(pods)
     folders = tuple(folders)
     by_uid = {pod.kubelet_uid: pod for pod in pods}
+    owners = {pid: owner for pid, trace in traces.items() if (owner := owner_of_process(trace, by_uid)) is not None}
     live = {
         FolderOwner(pod_uid=uid, container=container.name): (pod, container)
         for uid, pod in by_uid.items()
@@ -114,6 +120,7 @@ def take_sample(
         host_problem=host.problem,
         folder_states=dict(Counter(_state(folder, by_uid.keys(), live.keys()) for folder in folders)),
         implausible=joined.implausible,
+        enforcement=judge(pods=by_uid, folders=folders, cards=host.cards, traces=traces, suspected=suspected),
     )
 
 

@@ -18,6 +18,9 @@ def own_series(sample: Sample) -> Iterator[Series]:
     """What is not known has no series."""
     for use in sample.slices:
         yield from _slice(sample.node, use)
+    for (pod, container, card_id, reason), count in sample.enforcement.counts().items():
+        labels = (sample.node, pod.namespace, pod.name, container, card_id, reason)
+        yield catalogue.SLICE_NOT_ENFORCED, labels, count
     for card in sample.cards:
         yield from _card(sample.node, card)
     for state in FOLDER_STATES:

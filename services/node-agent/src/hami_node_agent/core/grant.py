@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from hami_model import env, kube
 from hami_model.cards import Slice
-from hami_model.requests import parse_go_bool
+from hami_model.requests import wants_control
 
 PRELOAD_LIST: Final = "/etc/ld.so.preload"
 LICENSE: Final = "/tmp/license"  # noqa: S108  # where the validator looks for it in the container
@@ -133,17 +133,6 @@ def mounts(layout: HostLayout, host: HostState, container_dir: str, *, with_prel
         found.append(Mount(container_path=LICENSE, host_path=layout.license, read_only=True))
         found.append(Mount(container_path=VALIDATOR, host_path=layout.validator, read_only=True))
     return tuple(found)
-
-
-def wants_control(variables: Iterable[kube.EnvVar]) -> bool:
-    """Whether the library is preloaded: not where the container's own specification says so in so many words.
-
-    As in the container itself, of several entries the last one counts.
-    """
-    values = [variable for variable in variables if variable.name == env.DISABLE_CONTROL]
-    if not values or values[-1].value is None:
-        return True
-    return parse_go_bool(values[-1].value) is not True
 
 
 def mig_grant(uuids: Iterable[str]) -> Grant:

@@ -1,0 +1,144 @@
+"""Processes on cards that no library holds to their container's slice.
+
+The library attaches a process, which gives it a slot in its container's region, before the driver lets it make the
+context by which it shows on a card. So one that shows without a slot runs without the library: it is a static program,
+uses another C library, took the preload out of its way, or its specification switched the library off. A sample joins
+a view of the card and one of the regions that are a moment apart, and a slot is given back before the process is gone:
+so whoever lacks a slot is suspected, and told of when the next sample says so again.
+
+A container writes its own region, and can forge a slot: this finds programs that slip past the library, not attackers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Final, Literal
+
+import msgspec
+from hami_model.events.parts import PodRef
+
+from hami_monitor.core.container_folder import FolderOwner, FolderReading
+from hami_monitor.core.host import HostCard, HostProcess
+from hami_monitor.core.pods import MonitoredContainer, MonitoredPod
+from hami_monitor.core.process_trace import ProcessKey, ProcessTrace
+from hami_monitor.core.region import RegionProcess
+
+Reason = Literal["opted-out", "no-region", "region-unreadable", "no-slot"]
+_VENDOR: Final = "NVIDIA"
+_NO_FOLDER: Final = FolderReading(owner=FolderOwner(pod_uid="", container=""))
+
+
+class UnheldProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """One of a container with a slice that has no slot."""
+
+    key: ProcessKey
+    name: str
+    pod: PodRef
+    container: str
+    """Empty: one of several, it cannot be told which."""
+    reason: Reason
+    memory_bytes: dict[str, int | None]
+    """By card; None: the driver does not say."""
+
+
+class Enforcement(msgspec.Struct, frozen=True, kw_only=True):
+    """What one sample says of it."""
+
+    suspects: frozenset[ProcessKey] = frozenset()
+    """For the next sample."""
+    unheld: tuple[UnheldProcess, ...] = ()
+    """Suspected in the sample before as well."""
+
+    def counts(self) -> Counter[tuple[PodRef, str, str, Reason]]:
+        """Processes by pod, container, card and reason."""
+        return Counter(
+            (process.pod, process.container, card_id, process.reason)
+            for process in self.unheld
+            for card_id in process.memory_bytes
+        )
+
+
+def owner_of_process(trace: ProcessTrace, pods: Mapping[str, MonitoredPod]) -> FolderOwner | None:
+    """`pods` by the UID that kubelet knows. The control group wins where it names a pod of the node, since kubelet made
+    it; the container's name is empty where only the pod can be told."""
+    pod = pods.get(trace.cgroup_pod_uid)
+    if pod is None or (trace.folder is not None and trace.folder.pod_uid == pod.kubelet_uid):
+        return trace.folder
+    names = [
+        found.name for found in pod.containers if found.runtime_id and found.runtime_id == trace.cgroup_container_id
+    ]
+    return FolderOwner(pod_uid=pod.kubelet_uid, container=names[0] if names else "")
+
+
+def judge(
+    *,
+    pods: Mapping[str, MonitoredPod],
+    folders: Iterable[FolderReading],
+    cards: Iterable[HostCard],
+    traces: Mapping[int, ProcessTrace],
+    suspected: Container[ProcessKey],
+) -> Enforcement:
+    """`pods` by the UID that kubelet knows, `traces` by pid on the host, `suspected` by the sample before."""
+    by_owner = {folder.owner: folder for folder in folders}
+    found = []
+    for pid, on_cards in sorted(_cards_by_pid(cards).items()):
+        trace = traces.get(pid)
+        owner = owner_of_process(trace, pods) if trace is not None else None
+        pod = pods.get(owner.pod_uid) if owner is not None else None
+        if trace is None or owner is None or pod is None or pod.is_finished:
+            continue
+        holding = [one for one in pod.containers if owner.container in ("", one.name) and _is_for_the_library(one)]
+        if not holding:
+            continue
+        readings = [by_owner.get(FolderOwner(pod_uid=owner.pod_uid, container=one.name), _NO_FOLDER) for one in holding]
+        if any(_is_slot_of(slot, trace) for slot in _slots(readings)):
+            continue
+        found.append(
+            UnheldProcess(
+                key=trace.key,
+                name=trace.name,
+                pod=pod.ref,
+                container=holding[0].name if len(holding) == 1 else "",
+                reason=_reason(holding, readings),
+                memory_bytes={card_id: process.memory_used_bytes for card_id, process in on_cards},
+            )
+        )
+    return Enforcement(
+        suspects=frozenset(process.key for process in found),
+        unheld=tuple(process for process in found if process.key in suspected),
+    )
+
+
+def _cards_by_pid(cards: Iterable[HostCard]) -> dict[int, list[tuple[str, HostProcess]]]:
+    found: dict[int, list[tuple[str, HostProcess]]] = {}
+    for card in cards:
+        for process in card.processes or ():
+            found.setdefault(process.pid, []).append((card.id, process))
+    return found
+
+
+def _is_for_the_library(container: MonitoredContainer) -> bool:
+    """It holds a slice that the library must enforce: instances of cards in MIG mode are held by the hardware."""
+    return any(held.vendor == _VENDOR and not held.profile for held in container.slices)
+
+
+def _slots(readings: Iterable[FolderReading]) -> Iterator[RegionProcess]:
+    for reading in readings:
+        if reading.region is not None:
+            yield from reading.region.processes
+
+
+def _is_slot_of(slot: RegionProcess, trace: ProcessTrace) -> bool:
+    """Only our own library says when the owner of a slot began."""
+    same_pid = slot.pid in trace.pids or slot.host_pid == trace.key.pid
+    return same_pid and slot.began_at_ticks in (0, trace.key.began_at_ticks)
+
+
+def _reason(holding: Iterable[MonitoredContainer], readings: Iterable[FolderReading]) -> Reason:
+    if all(container.is_opted_out for container in holding):
+        return "opted-out"
+    readings = tuple(readings)
+    if any(reading.region is not None for reading in readings):
+        return "no-slot"
+    return "region-unreadable" if any(reading.problem for reading in readings) else "no-region"
