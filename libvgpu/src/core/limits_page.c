@@ -33,9 +33,16 @@ static bool is_text(const char *bytes, size_t room) {
     return length > 0 && length < room && is_zero(bytes + length, room - length);
 }
 
+static bool is_printable(const char *text, size_t room) {
+    for (size_t i = 0; i < room && text[i] != '\0'; i++)
+        if (text[i] < ' ' || text[i] > '~')
+            return false;
+    return true;
+}
+
 static const char *card_fault(const struct vg_limits_card *card) {
     uint64_t percent = atomic_load_explicit(&card->cores_percent, memory_order_relaxed);
-    if (!is_text(card->uuid, sizeof card->uuid))
+    if (!is_text(card->uuid, sizeof card->uuid) || !is_printable(card->uuid, sizeof card->uuid))
         return "a card's uuid is no text";
     if (percent == 0 || percent > 100)
         return "a card's percent of compute is not from 1 to 100";

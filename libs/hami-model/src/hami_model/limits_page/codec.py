@@ -166,6 +166,8 @@ def _check(page: LimitsPage) -> None:
 def _check_card(card: CardLimits) -> None:
     if not card.uuid:
         raise MalformedLimitsPage("a card has no uuid")
+    if not (card.uuid.isascii() and card.uuid.isprintable()):
+        raise MalformedLimitsPage("a card's uuid is not printable ASCII")
     _check_text("uuid", card.uuid, layout.UUID_BYTES)
     if not 1 <= card.cores_percent <= 100:
         raise MalformedLimitsPage(f"cores_percent is {card.cores_percent}, not 1 to 100")
@@ -175,11 +177,9 @@ def _check_card(card: CardLimits) -> None:
 
 
 def _check_text(name: str, text: str, room: int) -> None:
-    if not (text.isascii() and text.isprintable()) and name == "uuid":
-        raise MalformedLimitsPage("uuid is not printable ASCII")
     if "\0" in text:
         raise MalformedLimitsPage(f"{name} holds a zero byte")
-    if len(text.encode()) >= room:
+    if len(_bytes(text)) >= room:
         raise MalformedLimitsPage(f"{name} is longer than {room - 1} bytes")
 
 
@@ -199,8 +199,16 @@ def _put(out: bytearray, field: Field, value: int) -> None:
     struct.pack_into(_FORMATS[field.kind], out, field.offset, value)
 
 
+def _bytes(text: str) -> bytes:
+    """A path may hold any bytes, as in Python's `os`."""
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise MalformedLimitsPage("a text has no bytes") from error
+
+
 def _put_text(out: bytearray, offset: int, text: str) -> None:
-    data = text.encode()
+    data = _bytes(text)
     out[offset : offset + len(data)] = data
 
 
@@ -214,10 +222,7 @@ def _get_text(data: bytes, field: Field, base: int) -> str:
     text, _, rest = raw.partition(b"\0")
     if len(text) == field.bytes or any(rest):
         raise MalformedLimitsPage(f"{field.name} does not end with zero bytes")
-    try:
-        return text.decode()
-    except UnicodeDecodeError as error:
-        raise MalformedLimitsPage(f"{field.name} is no UTF-8") from error
+    return text.decode(errors="surrogateescape")
 
 
 def _decode_card(data: bytes, base: int) -> CardLimits:
