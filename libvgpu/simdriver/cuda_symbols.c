@@ -1,4 +1,5 @@
 /* cuGetProcAddress over the symbol table, and the symbols that the simulation lacks. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "driver.h"
@@ -58,33 +59,68 @@ CUresult sim_unsupported(unsigned symbol_id) {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+/* ---- looked up once per process ---- */
+
+static uint16_t by_base[symbol_count]; /* indexes into `symbols`, in the order of their base names */
+static int driver_version;             /* 0 = not known: nothing is too new */
+
+static int compare_bases(const void *left, const void *right) {
+    uint16_t a = *(const uint16_t *)left, b = *(const uint16_t *)right;
+    int order = strcmp(symbols[a].base, symbols[b].base);
+    return order != 0 ? order : (int)a - (int)b;
+}
+
+static void prepare(void) {
+    for (uint16_t i = 0; i < symbol_count; i++)
+        by_base[i] = i;
+    qsort(by_base, symbol_count, sizeof by_base[0], compare_bases);
+    (void)cuDriverGetVersion(&driver_version);
+}
+
+static size_t first_of_base(const char *base) {
+    size_t low = 0, high = symbol_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (strcmp(symbols[by_base[middle]].base, base) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* The newest entry of that name not above the version asked; a per-thread request takes the per-thread entry where the
  * name has one. */
 static void *find_symbol(const char *base, int version, bool want_per_thread, bool *known) {
     void *found = NULL;
     int found_version = -1;
     bool found_per_thread = false;
-    for (size_t i = 0; i < symbol_count; i++) {
-        bool threaded = symbols[i].streams == per_thread;
-        if (strcmp(symbols[i].base, base) != 0)
-            continue;
+    for (size_t i = first_of_base(base); i < symbol_count; i++) {
+        uint16_t at = by_base[i];
+        bool threaded = symbols[at].streams == per_thread;
+        if (strcmp(symbols[at].base, base) != 0)
+            break;
         *known = true;
-        if (symbols[i].version > version || (threaded && !want_per_thread))
+        if (symbols[at].version > version || (threaded && !want_per_thread))
             continue;
-        bool better = threaded != found_per_thread ? threaded : symbols[i].version >= found_version;
+        bool better = threaded != found_per_thread ? threaded : symbols[at].version >= found_version;
         if (better) {
-            found = symbols[i].address;
-            found_version = symbols[i].version;
+            found = symbols[at].address;
+            found_version = symbols[at].version;
             found_per_thread = threaded;
         }
     }
     return found;
 }
 
+/* Documented: a version above the driver's own is an invalid value. A name that is not found is CUDA_ERROR_NOT_FOUND,
+ * as drivers do. */
 SIM_API CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
                                      CUdriverProcAddressQueryResult *symbolStatus) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     bool known = false;
-    if (symbol == NULL || pfn == NULL || flags > 3)
+    pthread_once(&once, prepare);
+    if (symbol == NULL || pfn == NULL || flags > 3 || (driver_version != 0 && cudaVersion > driver_version))
         return CUDA_ERROR_INVALID_VALUE;
     *pfn = find_symbol(symbol, cudaVersion, (flags & VG_PROC_ADDRESS_PER_THREAD_STREAM) != 0, &known);
     if (symbolStatus != NULL)
@@ -96,4 +132,11 @@ SIM_API CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVer
 
 SIM_API CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags) {
     return cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, NULL);
+}
+
+SIM_API CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
+                                          CUdriverProcAddressQueryResult *symbolStatus) {
+    bool says_which = (flags & (VG_PROC_ADDRESS_LEGACY_STREAM | VG_PROC_ADDRESS_PER_THREAD_STREAM)) != 0;
+    return cuGetProcAddress_v2(symbol, pfn, cudaVersion, says_which ? flags : flags | VG_PROC_ADDRESS_PER_THREAD_STREAM,
+                               symbolStatus);
 }

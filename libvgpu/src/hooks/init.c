@@ -33,3 +33,14 @@ VGI_HOOK CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVe
     replace(result, pfn);
     return result;
 }
+
+/* NVIDIA's headers have it as an inline function; a driver may give it for per-thread streams. Without a mode in the
+ * flags it means that one. */
+VGI_HOOK CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
+                                           CUdriverProcAddressQueryResult *symbolStatus) {
+    if (!vgi_bind_cuda())
+        return VGI_NO_DRIVER;
+    CUresult result = VGI_CUDA(cuGetProcAddress_v2_ptsz, symbol, pfn, cudaVersion, flags, symbolStatus);
+    replace(result, pfn);
+    return result;
+}

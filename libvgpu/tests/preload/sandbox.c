@@ -14,7 +14,7 @@
 #include "vgpu/shm_layout.h"
 
 static const char description[] =
-    "{\"driver_version\": \"570.124.06\", \"cuda_version\": \"12.8\", \"cards\": [\n"
+    "{\"driver_version\": \"580.65.06\", \"cuda_version\": \"13.0\", \"cards\": [\n"
     " {\"uuid\": \"GPU-11111111-2222-3333-4444-000000000000\", \"name\": \"Simulated A100\", \"memory_mib\": 40960},\n"
     " {\"uuid\": \"GPU-11111111-2222-3333-4444-000000000001\", \"name\": \"Simulated A100\", \"memory_mib\": "
     "40960}]}\n";

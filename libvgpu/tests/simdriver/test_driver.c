@@ -85,6 +85,7 @@ static void body_symbols(void) {
     CHECK_EQUAL(ask("cuNoSuchThing", 12080, 0, &found, &status), CUDA_ERROR_NOT_FOUND);
     CHECK_EQUAL(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
     CHECK_EQUAL(ask("", 0, 0, &found, &status), CUDA_ERROR_NOT_FOUND);
+    CHECK_EQUAL(ask("cuInit", 13010, 0, &found, &status), CUDA_ERROR_INVALID_VALUE); /* newer than the driver */
     CHECK_EQUAL(ask("cuLaunchKernel", 12080, VG_PROC_ADDRESS_PER_THREAD_STREAM, &found, &status), CUDA_SUCCESS);
     CHECK(found == (void *)cuLaunchKernel_ptsz);
     CHECK_EQUAL(ask("cuLaunchKernel", 12080, VG_PROC_ADDRESS_LEGACY_STREAM, &found, &status), CUDA_SUCCESS);
