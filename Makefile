@@ -120,6 +120,10 @@ bench-engine: ## Measure the engine at every size: one JSON object a line (BENCH
 bench-instructions: ## Count instructions of decisions after different histories (callgrind; exits 77 without valgrind)
 	@cd rust-core && cargo build --release --quiet -p bench && target/release/bench_instructions
 
+.PHONY: bench-vgpu
+bench-vgpu: libvgpu ## Measure what libvgpu adds to driver calls: JSON lines (BENCH="--check-budgets --only launch"; --help)
+	@libvgpu/build/bin/bench-vgpu $(BENCH)
+
 .PHONY: bench
 bench: setup libvgpu ## Measure the engine, the filter call and pods through a whole cluster; JSON lines
 	cd rust-core && cargo run --release --quiet -p bench -- --only reserve
