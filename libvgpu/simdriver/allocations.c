@@ -93,6 +93,10 @@ void sim_allocation_released(const struct sim_allocation *removed) {
         return;
     }
     forget_content(removed);
+    if (removed->kind == SIM_GRAPH) {
+        sim_graph_block_freed(removed->block);
+        return;
+    }
     sim_address_give_back(removed->address, removed->bytes);
     sim_count_allocations(removed->device, -1);
     if (removed->kind == SIM_POOLED)
@@ -129,7 +133,9 @@ CUresult sim_allocate(CUdeviceptr *pointer, size_t bytes, enum sim_allocation_ki
         return result;
     if (pointer == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    result = sim_charge(context->device, bytes);
+    result = sim_unsafe_call();
+    if (result == CUDA_SUCCESS)
+        result = sim_charge(context->device, bytes);
     if (result != CUDA_SUCCESS)
         return result;
     struct sim_allocation made = {.bytes = bytes, .device = context->device, .kind = kind, .context = context};

@@ -1,7 +1,7 @@
 /* Copies, fills and questions about pointers. Device memory is host memory, so a copy is a copy. */
 #include <string.h>
 
-#include "driver.h"
+#include "graph.h"
 
 /* Whether [pointer, pointer + bytes) lies within one allocation, which is then about to be touched. */
 static bool covers(CUdeviceptr pointer, size_t bytes) {
@@ -35,9 +35,21 @@ SIM_API CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, size_t by
     return copy(host_view(destination), host_view(source), bytes, 0, 0);
 }
 
+/* Whether the stream is captured, and the copy a node of its graph. */
+static bool capture_copy(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream, CUresult *result) {
+    struct sim_capture *capture = sim_capture_of(stream, false);
+    struct CUgraphNode_st content = {
+        .type = CU_GRAPH_NODE_TYPE_MEMCPY,
+        .copy = {.destination = destination, .source = source, .width = bytes, .height = 1, .depth = 1}};
+    CUgraphNode made = NULL;
+    if (capture != NULL)
+        *result = sim_capture_add(capture, stream, false, &content, &made);
+    return capture != NULL;
+}
+
 SIM_API CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream) {
-    (void)stream;
-    return cuMemcpy(destination, source, bytes);
+    CUresult result;
+    return capture_copy(destination, source, bytes, stream, &result) ? result : cuMemcpy(destination, source, bytes);
 }
 
 SIM_API CUresult cuMemcpyHtoD_v2(CUdeviceptr destination, const void *source, size_t bytes) {
@@ -53,13 +65,17 @@ SIM_API CUresult cuMemcpyDtoD_v2(CUdeviceptr destination, CUdeviceptr source, si
 }
 
 SIM_API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream) {
-    (void)stream;
-    return cuMemcpyHtoD_v2(destination, source, bytes);
+    CUresult result;
+    return capture_copy(destination, (CUdeviceptr)(uintptr_t)source, bytes, stream, &result)
+               ? result
+               : cuMemcpyHtoD_v2(destination, source, bytes);
 }
 
 SIM_API CUresult cuMemcpyDtoHAsync_v2(void *destination, CUdeviceptr source, size_t bytes, CUstream stream) {
-    (void)stream;
-    return cuMemcpyDtoH_v2(destination, source, bytes);
+    CUresult result;
+    return capture_copy((CUdeviceptr)(uintptr_t)destination, source, bytes, stream, &result)
+               ? result
+               : cuMemcpyDtoH_v2(destination, source, bytes);
 }
 
 static CUresult check_fill(CUdeviceptr pointer, size_t bytes) {
@@ -78,8 +94,13 @@ SIM_API CUresult cuMemsetD8_v2(CUdeviceptr pointer, unsigned char value, size_t 
 }
 
 SIM_API CUresult cuMemsetD8Async(CUdeviceptr pointer, unsigned char value, size_t count, CUstream stream) {
-    (void)stream;
-    return cuMemsetD8_v2(pointer, value, count);
+    struct sim_capture *capture = sim_capture_of(stream, false);
+    struct CUgraphNode_st content = {
+        .type = CU_GRAPH_NODE_TYPE_MEMSET,
+        .fill = {.dst = pointer, .value = value, .elementSize = 1, .width = count, .height = 1}};
+    CUgraphNode made = NULL;
+    return capture != NULL ? sim_capture_add(capture, stream, false, &content, &made)
+                           : cuMemsetD8_v2(pointer, value, count);
 }
 
 SIM_API CUresult cuMemsetD32_v2(CUdeviceptr pointer, unsigned int value, size_t count) {

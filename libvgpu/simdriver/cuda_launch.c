@@ -1,7 +1,7 @@
 /* Modules and launches. Any image loads and has every function; a kernel computes nothing and takes its time. */
 #include <stdlib.h>
 
-#include "driver.h"
+#include "graph.h"
 
 #define FUNCTION_MAGIC 0x46554e43u
 
@@ -88,13 +88,26 @@ SIM_API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute at
     return result == CUDA_SUCCESS && function == NULL ? CUDA_ERROR_INVALID_HANDLE : result;
 }
 
+CUresult sim_kernel_is_valid(const struct sim_kernel *kernel) {
+    return kernel->function == NULL || kernel->function->magic != FUNCTION_MAGIC ? CUDA_ERROR_INVALID_HANDLE
+                                                                                 : CUDA_SUCCESS;
+}
+
 static CUresult launch(CUfunction function, const unsigned grid[3], const unsigned block[3], CUstream stream,
                        bool per_thread) {
+    struct sim_kernel kernel = {
+        .function = function, .grid = {grid[0], grid[1], grid[2]}, .block = {block[0], block[1], block[2]}};
     CUresult result = sim_ready();
+    if (result == CUDA_SUCCESS)
+        result = sim_kernel_is_valid(&kernel);
     if (result != CUDA_SUCCESS)
         return result;
-    if (function == NULL || function->magic != FUNCTION_MAGIC)
-        return CUDA_ERROR_INVALID_HANDLE;
+    struct sim_capture *capture = sim_capture_of(stream, per_thread);
+    if (capture != NULL) {
+        struct CUgraphNode_st content = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = kernel};
+        CUgraphNode made = NULL;
+        return sim_capture_add(capture, stream, per_thread, &content, &made);
+    }
     return sim_launch((uint64_t)grid[0] * grid[1] * grid[2], (uint64_t)block[0] * block[1] * block[2], stream,
                       per_thread);
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver.h"
+#include "graph.h"
 
 struct CUmemPoolHandle_st {
     int device;
@@ -35,6 +35,11 @@ static bool is_pool(CUmemoryPool pool) {
         if (p == pool)
             return true;
     return false;
+}
+
+uint64_t sim_pool_round(int device, size_t bytes) {
+    uint64_t chunk = sim_card_of(device)->pool_chunk_bytes;
+    return chunk == 0 ? bytes : (bytes + chunk - 1) / chunk * chunk;
 }
 
 /* Takes bytes out of the pool; grows its reservation where it must. */
@@ -101,31 +106,67 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool) 
     return result;
 }
 
+/* In a captured stream an allocation is a node of the graph, of which only the address is there at once. */
+static CUresult capture_allocation(struct sim_capture *capture, CUdeviceptr *pointer, size_t bytes, int device,
+                                   CUstream stream, bool per_thread) {
+    if (pointer == NULL || bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct CUgraphNode_st content = {
+        .type = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+        .allocation = {.bytesize = bytes,
+                       .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                     .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}}},
+        .block = sim_graph_block_make(device, bytes)};
+    CUgraphNode made = NULL;
+    if (content.block == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    content.allocation.dptr = content.block->address;
+    CUresult result = sim_capture_add(capture, stream, per_thread, &content, &made);
+    if (result == CUDA_SUCCESS)
+        *pointer = content.block->address;
+    sim_graph_block_drop(content.block);
+    return result;
+}
+
+static CUresult allocate_async(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream,
+                               bool per_thread) {
+    struct sim_capture *capture = sim_capture_of(stream, per_thread);
+    CUcontext context = sim_current_context();
+    if (capture != NULL && context != NULL)
+        return capture_allocation(capture, pointer, bytes, pool == NULL ? context->device : pool->device, stream,
+                                  per_thread);
+    return allocate(pointer, bytes, pool);
+}
+
 SIM_API CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-    (void)stream;
-    return allocate(pointer, bytes, NULL);
+    return allocate_async(pointer, bytes, NULL, stream, false);
 }
 
 SIM_API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-    return cuMemAllocAsync(pointer, bytes, stream);
+    return allocate_async(pointer, bytes, NULL, stream, true);
 }
 
 SIM_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-    (void)stream;
-    return pool == NULL ? CUDA_ERROR_INVALID_VALUE : allocate(pointer, bytes, pool);
+    return pool == NULL ? CUDA_ERROR_INVALID_VALUE : allocate_async(pointer, bytes, pool, stream, false);
 }
 
 SIM_API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-    return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+    return pool == NULL ? CUDA_ERROR_INVALID_VALUE : allocate_async(pointer, bytes, pool, stream, true);
+}
+
+static CUresult free_async(CUdeviceptr pointer, CUstream stream, bool per_thread) {
+    struct sim_capture *capture = sim_capture_of(stream, per_thread);
+    struct CUgraphNode_st content = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .freed = pointer};
+    CUgraphNode made = NULL;
+    return capture == NULL ? cuMemFree_v2(pointer) : sim_capture_add(capture, stream, per_thread, &content, &made);
 }
 
 SIM_API CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-    (void)stream;
-    return cuMemFree_v2(pointer);
+    return free_async(pointer, stream, false);
 }
 
 SIM_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-    return cuMemFreeAsync(pointer, stream);
+    return free_async(pointer, stream, true);
 }
 
 SIM_API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {

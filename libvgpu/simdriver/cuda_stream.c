@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "driver.h"
+#include "graph.h"
 
 struct CUstream_st {
     CUcontext context;
@@ -126,6 +126,8 @@ static CUresult synchronize(CUstream stream, bool per_thread) {
     CUcontext context = NULL;
     CUresult result = sim_require_context(&context);
     if (result == CUDA_SUCCESS)
+        result = sim_capture_forbids_wait(stream, per_thread);
+    if (result == CUDA_SUCCESS)
         sim_sleep_until(sim_stream_end(stream, per_thread));
     return result;
 }
@@ -141,6 +143,8 @@ SIM_API CUresult cuStreamSynchronize_ptsz(CUstream stream) {
 SIM_API CUresult cuCtxSynchronize(void) {
     CUcontext context = NULL;
     CUresult result = sim_require_context(&context);
+    if (result == CUDA_SUCCESS)
+        result = sim_unsafe_call();
     if (result != CUDA_SUCCESS)
         return result;
     sim_books_lock(sim.books);
@@ -153,6 +157,8 @@ SIM_API CUresult cuCtxSynchronize(void) {
 static CUresult query(CUstream stream, bool per_thread) {
     CUcontext context = NULL;
     CUresult result = sim_require_context(&context);
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_forbids_wait(stream, per_thread);
     if (result != CUDA_SUCCESS)
         return result;
     return sim_stream_end(stream, per_thread) > sim_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
@@ -173,6 +179,8 @@ static CUresult wait_event(CUstream stream, CUevent event, bool per_thread) {
         return result;
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (sim_capture_wait(stream, per_thread, event, &result))
+        return result;
     uint64_t *end = end_of(stream, per_thread);
     if (event->recorded && event->at_ns > *end)
         *end = event->at_ns;
@@ -208,6 +216,8 @@ static CUresult record(CUevent event, CUstream stream, bool per_thread) {
         return result;
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (sim_capture_record(event, stream, per_thread))
+        return CUDA_SUCCESS;
     uint64_t now = sim_now_ns(), end = sim_stream_end(stream, per_thread);
     event->recorded = true;
     event->at_ns = end > now ? end : now;
@@ -228,6 +238,8 @@ SIM_API CUresult cuEventQuery(CUevent event) {
         return result;
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (sim_capture_has_event(event))
+        return CUDA_ERROR_CAPTURED_EVENT;
     return event->recorded && event->at_ns > sim_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
@@ -237,6 +249,8 @@ SIM_API CUresult cuEventSynchronize(CUevent event) {
         return result;
     if (event == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (sim_capture_has_event(event))
+        return CUDA_ERROR_CAPTURED_EVENT;
     if (event->recorded)
         sim_sleep_until(event->at_ns);
     return CUDA_SUCCESS;

@@ -176,6 +176,7 @@ static void read_card(struct faults *f, const struct sim_json *object, unsigned 
     card->context_bytes = (uint64_t)read_number(f, object, where, "context_mib", 0, 1e9, 0) * MIB;
     card->module_bytes = (uint64_t)read_number(f, object, where, "module_mib", 0, 1e6, 0) * MIB;
     card->integrated = read_flag(f, object, where, "integrated");
+    card->pool_chunk_bytes = (uint64_t)read_number(f, object, where, "pool_chunk_mib", 0, 1e6, 0) * MIB;
     if (read_number(f, object, where, "index", 0, SIM_MAX_CARDS - 1, index) != index)
         fault(f, "%sindex: cards are listed by index, this one is at %u", where, index);
     card->minor = (unsigned)read_number(f, object, where, "minor", 0, 255, index);

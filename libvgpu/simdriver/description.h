@@ -18,8 +18,9 @@ struct sim_card {
     char pci_bus_id[32]; /* domain:bus:device.function, 8:2:2.1 digits */
     unsigned pci_domain, pci_bus, pci_device;
     uint64_t memory_bytes;
-    uint64_t reserved_bytes; /* taken by the driver itself */
-    uint64_t context_bytes;  /* each context's overhead */
+    uint64_t reserved_bytes;   /* taken by the driver itself */
+    uint64_t context_bytes;    /* each context's overhead */
+    uint64_t pool_chunk_bytes; /* pools and graphs reserve whole chunks */
     unsigned minor;
     unsigned sm_count;
     unsigned threads_per_sm;

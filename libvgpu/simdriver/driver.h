@@ -38,6 +38,7 @@ enum sim_allocation_kind {
     SIM_LINEAR,
     SIM_MANAGED,
     SIM_POOLED,
+    SIM_GRAPH, /* of an allocation node, backed by its exec */
     SIM_MAPPED,          /* of a handle of virtual memory management */
     SIM_EXTERNAL_BUFFER, /* of imported memory, which holds the charge */
     SIM_IPC,             /* another process's, which holds the charge */
@@ -52,6 +53,7 @@ struct sim_allocation {
     enum sim_allocation_kind kind;
     CUcontext context;
     CUmemoryPool pool;
+    struct sim_graph_block *block; /* of a graph */
     bool touched; /* pages of the host may lie behind it */
     struct sim_allocation *next;
 };
@@ -118,6 +120,14 @@ void sim_free_context_memory(CUcontext context);
 void sim_allocation_released(const struct sim_allocation *removed);
 void sim_host_released(const struct sim_allocation *removed);
 void sim_pool_returned(CUmemoryPool pool, size_t bytes);
+void sim_graph_block_freed(struct sim_graph_block *block);
+
+/* What a pool of the device reserves for that many bytes. */
+uint64_t sim_pool_round(int device, size_t bytes);
+
+/* Captures under way in this process; and whether a call that may be unsafe spoils one, which it then does. */
+extern _Atomic unsigned sim_captures;
+CUresult sim_unsafe_call(void);
 
 /* Puts a kernel on the card's timeline; blocks while the card's queue is full. */
 CUresult sim_launch(uint64_t blocks, uint64_t threads_per_block, CUstream stream, bool per_thread);

@@ -1,6 +1,7 @@
 /* Launches are noted in the region: the monitor sees who is active, and makes those of lower priority wait. Compute is
  * not limited yet (README.md). */
 #include "allocation.h"
+#include "graph.h"
 #include "vgpu/prim.h"
 
 #define ACTIVE 2 /* the monitor counts down from here */
@@ -31,6 +32,19 @@ static void note_launch(void) {
     uint64_t last = atomic_load_explicit(&vgi_region->last_kernel_time, memory_order_relaxed);
     if (now > last && now - last >= (uint64_t)interval)
         atomic_store_explicit(&vgi_region->last_kernel_time, now, memory_order_relaxed);
+}
+
+void vgi_launch_learn_graph(CUgraphExec exec, CUgraph graph) {
+    (void)exec, (void)graph;
+}
+
+void vgi_launch_gate_graph(CUgraphExec exec) {
+    (void)exec;
+    note_launch();
+}
+
+void vgi_launch_forget_graph(CUgraphExec exec) {
+    (void)exec;
 }
 
 #define LAUNCH(symbol, parameters, ...)                                                                                \

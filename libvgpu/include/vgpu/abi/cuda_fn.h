@@ -3,6 +3,7 @@
 #ifndef VGPU_ABI_CUDA_FN_H
 #define VGPU_ABI_CUDA_FN_H
 
+#include "vgpu/abi/cuda_graph.h"
 #include "vgpu/abi/cuda_types.h"
 
 typedef CUresult (*PFN_cuInit_v2000)(unsigned int flags);
