@@ -187,7 +187,7 @@ SIM_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
     pthread_mutex_lock(&sim.lock);
     const struct sim_allocation *found = sim_allocation_find(pointer);
     if (found == NULL || (found->kind != SIM_LINEAR && found->kind != SIM_MANAGED && found->kind != SIM_POOLED &&
-                          found->kind != SIM_EXTERNAL_BUFFER))
+                          found->kind != SIM_GRAPH && found->kind != SIM_EXTERNAL_BUFFER))
         result = CUDA_ERROR_INVALID_VALUE;
     else if (sim_state_of(found->device)->lost)
         result = CUDA_ERROR_DEVICE_UNAVAILABLE;
