@@ -511,6 +511,23 @@ static void test_a_relative_path(void) {
     sandbox_remove(&sandbox);
 }
 
+/* The node's library was replaced while a program that had it loaded had not yet started CUDA. */
+static void test_a_library_that_was_replaced(void) {
+    struct sandbox sandbox = sandbox_make();
+    struct limits_folder folder = limits_folder_make(&sandbox);
+    struct vg_limits_page page = limits_page_of(&sandbox, 100, 100);
+    char library[160];
+    limits_page_write(&folder, &page, sizeof page);
+    struct asked asked = start(&sandbox, &folder, NULL, NULL);
+    CHECK_EQUAL(asked_number(&asked, "chdir /"), 0);
+    snprintf(library, sizeof library, "%s/libvgpu.so", folder.path);
+    CHECK_EQUAL(unlink(library), 0);
+    CHECK_EQUAL(asked_number(&asked, "init"), 0);
+    check_gives(&asked, 0, 100, "replaced library");
+    check_finish(&asked, "replaced library");
+    sandbox_remove(&sandbox);
+}
+
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "answer") == 0)
         return asked_answer();
@@ -530,5 +547,6 @@ int main(int argc, char **argv) {
     test_a_region_that_cannot_be_opened();
     test_a_forged_page_beside_a_link();
     test_a_relative_path();
+    test_a_library_that_was_replaced();
     return check_done();
 }
