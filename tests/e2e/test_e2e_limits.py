@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 from hami_sim.cluster.driver_description import card_ids
 from world import LOCK, WORKLOAD, World, container, held_cards
 
 GROW = (WORKLOAD, "over-alloc")
+needs_own_mounts = pytest.mark.skipif(
+    os.environ.get("HAMI_E2E_CONTAINER_MODE") == "prefix",
+    reason="nothing that the kernel knows tells the pod of a process without mounts and control group of its own",
+)
 
 
 async def test_a_process_is_refused_its_4001st_mib(world: World):
@@ -28,6 +33,38 @@ async def test_without_the_library_the_same_process_gets_more(world: World):
     await world.create_pod("grows", (*GROW, "--max-mib", "4500"), env=env, gpu=1, gpumem=4000)
     await world.until_phase("grows", "Failed")
     assert [line["granted_mib"] for line in await world.output("grows")] == [4500]
+
+
+@needs_own_mounts
+@pytest.mark.parametrize(
+    ("script", "env", "reason"),
+    [
+        pytest.param("umount /etc/ld.so.preload", {}, "no-region", id="the preload taken out of the way"),
+        pytest.param("true", {"CUDA_DISABLE_CONTROL": "true"}, "opted-out", id="switched off by the specification"),
+        pytest.param(
+            f"{WORKLOAD} info && umount /etc/ld.so.preload", {}, "no-slot", id="after another that the library held"
+        ),
+    ],
+)
+async def test_a_process_that_the_library_does_not_hold_is_told_of(
+    world: World, script: str, env: dict[str, str], reason: str
+):
+    command = ("sh", "-c", f"{script} && exec {WORKLOAD} alloc --mib 5000 --hold-until-signal")
+    pod = await world.create_pod("slips", command, env=env, gpu=1, gpumem=1000)
+    event = await world.until_not_enforced(pod["metadata"]["uid"])
+    assert (event.pod.name, event.container, event.process, event.reason) == ("slips", "main", WORKLOAD, reason)
+    assert [card.memory_used_bytes for card in event.cards] == [5000 << 20]
+
+
+@needs_own_mounts
+async def test_of_a_process_that_the_library_holds_nothing_is_told(world: World):
+    for name in ("a", "b"):
+        await world.create_pod(name, node="sim-0", gpu=1, gpumem=1000)
+        await world.until_phase(name, "Running")
+    other = ("sh", "-c", f"umount /etc/ld.so.preload && exec {WORKLOAD} alloc --mib 5 --hold-until-signal")
+    pod = await world.create_pod("slips", other, node="sim-0", gpu=1, gpumem=1000)
+    await world.until_not_enforced(pod["metadata"]["uid"])  # a sample that both were in has been taken
+    assert await world.not_enforced() == {"slips"}
 
 
 async def test_two_pods_share_a_card(world: World):

@@ -151,10 +151,27 @@ class World:
 
     async def allocation_events(self, pod_uid: str) -> list[events.AllocationEvent]:
         """All that the stream holds of one pod's allocations, duplicates included."""
+        subject = subjects.allocation(subjects.ANY, subjects.ANY, pod_uid, subjects.ANY)
+        found = await self._kept("HAMI_ALLOCATION", subject)
+        return [event for event in found if isinstance(event, events.AllocationEvent)]
+
+    async def until_not_enforced(self, pod_uid: str) -> events.SliceNotEnforced:
+        """What the monitor says of a process that the library does not hold."""
+        while True:
+            for event in await self._kept("HAMI_USAGE", subjects.usage(subjects.ANY, subjects.ANY, pod_uid)):
+                if isinstance(event, events.SliceNotEnforced):
+                    return event
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def not_enforced(self) -> set[str]:
+        """Names of the namespace's pods of which the monitor said so."""
+        found = await self._kept("HAMI_USAGE", subjects.usage(self.namespace, subjects.ANY, subjects.ANY))
+        return {event.pod.name for event in found if isinstance(event, events.SliceNotEnforced)}
+
+    async def _kept(self, stream: str, subject: str) -> list[events.Event | events.UnknownEvent]:
         client = await nats.connect(self.cluster.nats_url)
         try:
-            subject = subjects.allocation(subjects.ANY, subjects.ANY, pod_uid, subjects.ANY)
-            subscription = await client.jetstream().pull_subscribe(subject, stream="HAMI_ALLOCATION")
+            subscription = await client.jetstream().pull_subscribe(subject, stream=stream)
             pending = (await subscription.consumer_info()).num_pending or 0
             found: list[Any] = []
             while pending > len(found):
@@ -162,8 +179,7 @@ class World:
             await subscription.unsubscribe()
         finally:
             await client.close()
-        decoded = [events.decode(message.data) for message in found]
-        return [event for event in decoded if isinstance(event, events.AllocationEvent)]
+        return [events.decode(message.data) for message in found]
 
     async def until_allocation_phases(self, pod_uid: str, *phases: str) -> list[events.AllocationEvent]:
         """The pod's allocation events once all of these phases are among them."""
