@@ -10,13 +10,21 @@
 #include "core/limits_page.h"
 #include "core/region.h"
 
-/* ---- src/prim/process.c ---- */
-
-const char *vgi_getenv(const char *name);
+/* ---- src/prim/clock.c ---- */
 
 /* Seconds since the epoch, from the coarse clock: no system call. */
 uint64_t vgi_now_seconds(void);
+uint64_t vgi_now_realtime_us(void); /* as NVML stamps its samples */
+
+/* The clock that never jumps, and that all processes of a machine share. */
+uint64_t vgi_now_ns(void);
+
+void vgi_sleep_ns(uint64_t nanoseconds);
 void vgi_sleep_microseconds(unsigned microseconds);
+
+/* ---- src/prim/process.c ---- */
+
+const char *vgi_getenv(const char *name);
 
 int32_t vgi_own_pid(void);
 struct vgi_identity vgi_identify_self(void);

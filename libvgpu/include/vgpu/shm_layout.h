@@ -88,14 +88,18 @@ struct vg_card_sum {
 #define VG_SUM_INEXACT (1ull << VG_USED_BITS)
 #define VG_SUM_UNDER_WAY (2ull << VG_USED_BITS)
 
-/* What the processes of the container share for holding a card's share of compute. */
+/* What the processes of the container share for holding a card's share of compute: what launches write on one cache
+ * line, what only the sampler writes on the next. */
 struct vg_card_compute {
-    _Atomic int64_t tokens_ns;
+    _Atomic int64_t tokens_ns; /* device time that may still be granted; below zero = debt */
     _Atomic uint64_t refilled_at_ns;
-    _Atomic uint64_t scale_ppm;
-    _Atomic uint64_t sampled_at_ns;
-    _Atomic uint64_t busy_percent;
-    uint64_t unused[11];
+    _Atomic uint64_t granted_until_ns;   /* when the work granted so far should be over */
+    _Atomic uint64_t plenty_at_ns;       /* when the bucket was last well filled */
+    _Atomic uint64_t measuring_until_ns; /* someone runs a kernel that nobody knows yet, alone, at most until then */
+    uint64_t unused_launch[3];
+    _Atomic uint64_t scale;        /* costs are multiplied by this / VGI_SCALE_ONE; 0 = 1 */
+    _Atomic uint64_t busy_percent; /* of the container on the card, as last sampled */
+    uint64_t unused_sampler[6];
 };
 
 /* Who a slot belongs to. The slot's own pid goes to 0 when its process leaves; this one when the process is gone, so
@@ -111,10 +115,11 @@ struct vg_slot_owner {
 struct vg_extension {
     uint64_t magic;
     uint64_t size;
-    _Atomic uint64_t sampler_until_ns; /* who samples the cards' load for all, elected until then */
+    _Atomic uint64_t sampler_until_ns; /* the cards' load is sampled again after this: by whoever moves it on */
     _Atomic uint32_t sweep_cursor;     /* the slot that the next process to join looks at first */
     uint32_t unused_word;
-    uint64_t unused[4];
+    _Atomic uint64_t unblock_at_ns; /* a blocked container goes on then unless it is blocked again; 0 = never */
+    uint64_t unused[3];
     struct vg_card_sum sums[VG_MAX_CARDS];
     struct vg_card_compute compute[VG_MAX_CARDS];
     struct vg_slot_owner owners[VG_MAX_SLOTS];
@@ -160,6 +165,7 @@ _Static_assert(sizeof(struct vg_slot_owner) == 32, "extension");
 VG_AT(struct vg_extension, sampler_until_ns, 16);
 VG_AT(struct vg_extension, sweep_cursor, 24);
 VG_AT(struct vg_slot_owner, pid, 16);
+VG_AT(struct vg_card_compute, scale, 64);
 VG_AT(struct vg_extension, sums, 64);
 VG_AT(struct vg_extension, compute, 1088);
 VG_AT(struct vg_extension, owners, 3136);

@@ -85,6 +85,7 @@ void vgi_forget_allocations(void);
 void vgi_forget_mappings(void); /* hooks/vmm.c */
 void vgi_forget_contexts(void); /* hooks/context.c */
 void vgi_forget_captures(void); /* hooks/capture.c */
+void vgi_forget_launches(void); /* compute/gate.c */
 
 /* The region's lock between processes and threads of this one. */
 bool vgi_region_lock(unsigned milliseconds);

@@ -216,6 +216,7 @@ static CUresult take_slot(const struct vgi_found_limits *found, const struct uui
     vgi_forget_mappings();
     vgi_forget_contexts();
     vgi_forget_captures();
+    vgi_forget_launches();
     vgi_process->slot = (uint32_t)slot;
     vgi_add_up(cards);
     atomic_store_explicit(&vgi_process->state, VGI_ATTACHED, memory_order_release);

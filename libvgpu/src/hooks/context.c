@@ -1,5 +1,6 @@
 /* Destroying a context frees what was allocated in it: its charges go too. */
 #include "allocation.h"
+#include "compute/samples.h"
 
 /* Handle of each device's primary context, once it was retained through us. */
 static _Atomic(CUcontext) primary[VGI_MAX_DEVICES];
@@ -18,6 +19,7 @@ static void give_back_all_of(CUcontext context) {
     size_t cursor = 0;
     if (context == NULL || vgi_state() != VGI_ATTACHED)
         return;
+    vgi_samples_forget(context);
     while (vgi_map_take_owned(&vgi_allocations, (uintptr_t)context, &cursor, &entry))
         vgi_give_back((int)entry.card, (enum vgi_kind)entry.kind, entry.bytes);
 }

@@ -1,11 +1,11 @@
 /* Graphs that can be launched: their kernels are held to the slice's cores like other kernels. */
-#include "graph.h"
-
 #include "allocation.h"
+#include "compute/gate.h"
+#include "compute/graph_cost.h"
 
 static CUresult learn(CUresult result, const CUgraphExec *exec, CUgraph graph) {
     if (result == CUDA_SUCCESS && exec != NULL)
-        vgi_launch_learn_graph(*exec, graph);
+        vgi_learn_graph(*exec, graph);
     return result;
 }
 
@@ -29,15 +29,17 @@ INSTANTIATE(cuGraphInstantiateWithParams_ptsz,
 VGI_HOOK CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     if (!vgi_bind_cuda())
         return VGI_NO_DRIVER;
-    vgi_launch_gate_graph(exec);
-    return VGI_CUDA(cuGraphLaunch, exec, stream);
+    struct vgi_work work = {.what = (uintptr_t)exec, .stream = stream};
+    struct vgi_sample *sample = vgi_before_launch(&work);
+    return vgi_launched(sample, VGI_CUDA(cuGraphLaunch, exec, stream));
 }
 
 VGI_HOOK CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
     if (!vgi_bind_cuda())
         return VGI_NO_DRIVER;
-    vgi_launch_gate_graph(exec);
-    return VGI_CUDA(cuGraphLaunch_ptsz, exec, stream);
+    struct vgi_work work = {.what = (uintptr_t)exec, .stream = stream, .per_thread = true};
+    struct vgi_sample *sample = vgi_before_launch(&work);
+    return vgi_launched(sample, VGI_CUDA(cuGraphLaunch_ptsz, exec, stream));
 }
 
 VGI_HOOK CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
@@ -52,7 +54,7 @@ VGI_HOOK CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
 VGI_HOOK CUresult cuGraphExecDestroy(CUgraphExec exec) {
     if (!vgi_bind_cuda())
         return VGI_NO_DRIVER;
-    vgi_launch_forget_graph(exec);
+    vgi_forget_graph(exec);
     return VGI_CUDA(cuGraphExecDestroy, exec);
 }
 

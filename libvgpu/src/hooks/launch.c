@@ -1,58 +1,29 @@
-/* Launches are noted in the region: the monitor sees who is active, and makes those of lower priority wait. Compute is
- * not limited yet (README.md). */
+/* Launches: noted, paid for, then handed to the driver. */
 #include "allocation.h"
-#include "graph.h"
-#include "vgpu/prim.h"
+#include "compute/gate.h"
 
-#define ACTIVE 2 /* the monitor counts down from here */
-#define BLOCKED_POLL_US 10000
-
-static void wait_while_blocked(int32_t recent) {
-    if (vgi_core_policy() == VGI_POLICY_DISABLE)
-        return;
-    while (recent < 0) {
-        vgi_sleep_microseconds(BLOCKED_POLL_US);
-        recent = atomic_load_explicit(&vgi_region->recent_kernel, memory_order_relaxed);
-    }
+static struct vgi_work work_of(CUfunction function, const unsigned grid[3], const unsigned block[3], CUstream stream,
+                               bool per_thread) {
+    return (struct vgi_work){.what = (uintptr_t)function,
+                             .threads = vgi_threads(grid, block),
+                             .stream = stream,
+                             .per_thread = per_thread};
 }
 
-/* Before every launch. Writes only what changes: all processes of the container share these words. */
-static void note_launch(void) {
-    if (vgi_state() != VGI_ATTACHED)
-        return;
-    int32_t recent = atomic_load_explicit(&vgi_region->recent_kernel, memory_order_relaxed);
-    if (recent != ACTIVE) {
-        wait_while_blocked(recent);
-        atomic_store_explicit(&vgi_region->recent_kernel, ACTIVE, memory_order_relaxed);
-    }
-    int64_t interval = vgi_limits.kernel_interval_seconds;
-    if (interval < 0)
-        return;
-    uint64_t now = vgi_now_seconds();
-    uint64_t last = atomic_load_explicit(&vgi_region->last_kernel_time, memory_order_relaxed);
-    if (now > last && now - last >= (uint64_t)interval)
-        atomic_store_explicit(&vgi_region->last_kernel_time, now, memory_order_relaxed);
+static struct vgi_work work_of_config(const CUlaunchConfig *c, CUfunction function, bool per_thread) {
+    static const CUlaunchConfig none; /* the driver refuses it */
+    c = c == NULL ? &none : c;
+    return work_of(function, (unsigned[]){c->gridDimX, c->gridDimY, c->gridDimZ},
+                   (unsigned[]){c->blockDimX, c->blockDimY, c->blockDimZ}, c->hStream, per_thread);
 }
 
-void vgi_launch_learn_graph(CUgraphExec exec, CUgraph graph) {
-    (void)exec, (void)graph;
-}
-
-void vgi_launch_gate_graph(CUgraphExec exec) {
-    (void)exec;
-    note_launch();
-}
-
-void vgi_launch_forget_graph(CUgraphExec exec) {
-    (void)exec;
-}
-
-#define LAUNCH(symbol, parameters, ...)                                                                                \
+#define LAUNCH(symbol, parameters, work, ...)                                                                          \
     VGI_HOOK CUresult symbol parameters {                                                                              \
         if (!vgi_bind_cuda())                                                                                          \
             return VGI_NO_DRIVER;                                                                                      \
-        note_launch();                                                                                                 \
-        return VGI_CUDA(symbol, __VA_ARGS__);                                                                          \
+        struct vgi_work launched = work;                                                                               \
+        struct vgi_sample *sample = vgi_before_launch(&launched);                                                      \
+        return vgi_launched(sample, VGI_CUDA(symbol, __VA_ARGS__));                                                    \
     }
 
 #define GRID                                                                                                           \
@@ -61,12 +32,15 @@ void vgi_launch_forget_graph(CUgraphExec exec) {
         void **kernelParams
 #define GRID_VALUES                                                                                                    \
     function, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, stream, kernelParams
+#define GRID_WORK(per_thread)                                                                                          \
+    work_of(function, (unsigned[]){gridDimX, gridDimY, gridDimZ}, (unsigned[]){blockDimX, blockDimY, blockDimZ},       \
+            stream, per_thread)
+#define CONFIG const CUlaunchConfig *config, CUfunction function, void **kernelParams, void **extra
+#define CONFIG_VALUES config, function, kernelParams, extra
 
-LAUNCH(cuLaunchKernel, (GRID, void **extra), GRID_VALUES, extra)
-LAUNCH(cuLaunchKernel_ptsz, (GRID, void **extra), GRID_VALUES, extra)
-LAUNCH(cuLaunchCooperativeKernel, (GRID), GRID_VALUES)
-LAUNCH(cuLaunchCooperativeKernel_ptsz, (GRID), GRID_VALUES)
-LAUNCH(cuLaunchKernelEx, (const CUlaunchConfig *config, CUfunction function, void **kernelParams, void **extra), config,
-       function, kernelParams, extra)
-LAUNCH(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *config, CUfunction function, void **kernelParams, void **extra),
-       config, function, kernelParams, extra)
+LAUNCH(cuLaunchKernel, (GRID, void **extra), GRID_WORK(false), GRID_VALUES, extra)
+LAUNCH(cuLaunchKernel_ptsz, (GRID, void **extra), GRID_WORK(true), GRID_VALUES, extra)
+LAUNCH(cuLaunchCooperativeKernel, (GRID), GRID_WORK(false), GRID_VALUES)
+LAUNCH(cuLaunchCooperativeKernel_ptsz, (GRID), GRID_WORK(true), GRID_VALUES)
+LAUNCH(cuLaunchKernelEx, (CONFIG), work_of_config(config, function, false), CONFIG_VALUES)
+LAUNCH(cuLaunchKernelEx_ptsz, (CONFIG), work_of_config(config, function, true), CONFIG_VALUES)

@@ -6,24 +6,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "vgpu/prim.h"
 
 const char *vgi_getenv(const char *name) {
     return getenv(name);
-}
-
-uint64_t vgi_now_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    return (uint64_t)now.tv_sec;
-}
-
-void vgi_sleep_microseconds(unsigned microseconds) {
-    struct timespec pause = {.tv_sec = microseconds / 1000000, .tv_nsec = (long)(microseconds % 1000000) * 1000};
-    nanosleep(&pause, NULL);
 }
 
 int32_t vgi_own_pid(void) {

@@ -1,0 +1,56 @@
+/* How long kernels take, learned from the few that are measured: one entry for a function and size of launch. A table
+ * of fixed size without locks; what is forgotten or mixed up is only learned again. */
+#ifndef VGPU_CORE_DURATIONS_H
+#define VGPU_CORE_DURATIONS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define VGI_DURATION_ENTRIES 1024
+
+struct vgi_duration {
+    _Atomic uint64_t key;           /* 0 = free */
+    _Atomic uint64_t estimate_ns;   /* 0 = unknown */
+    _Atomic uint32_t samples;       /* learned from; 0 with an estimate: a provisional one */
+    _Atomic uint32_t measures;      /* taken, good or not */
+    _Atomic uint32_t launches_left; /* until the next one */
+    uint32_t unused;
+};
+
+struct vgi_durations {
+    struct vgi_duration entries[VGI_DURATION_ENTRIES];
+};
+
+/* The size enters by its magnitude: launches of one function grow and shrink, their number of entries stays small. */
+uint64_t vgi_duration_key(uintptr_t function, unsigned card, uint64_t threads);
+
+/* The entry of that key; a new one takes a free place, or that of another. */
+struct vgi_duration *vgi_duration_find(struct vgi_durations *table, uint64_t key);
+
+/* Before anything is known: whole waves of the card's resident threads. */
+uint64_t vgi_duration_guess(uint64_t threads, uint64_t resident_threads);
+
+struct vgi_measure {
+    uint64_t elapsed_ns;
+    uint64_t backlog_ns; /* other work of the container that may have run in between; 0 = it ran alone */
+    uint64_t calls_ns;   /* the stream was idle: what the host took for its calls may be in it; 0 = it was not */
+};
+
+/* Learns from a measure. Work that ran alone counts both ways; elapsed time that may hold other work is an upper bound;
+ * time in which the host's calls cannot be told from the kernel is a first guess only. */
+void vgi_duration_learn(struct vgi_duration *entry, struct vgi_measure measure, uint64_t guess_ns);
+
+/* A measure that does not end: from now on at least that much is charged, until it does. */
+void vgi_duration_suppose(struct vgi_duration *entry, uint64_t ns);
+
+/* Whatever has that key is not known any more. */
+void vgi_duration_forget(struct vgi_durations *table, uint64_t key);
+
+/* Whether this launch is to be measured; counts it. Often at first, then ever more rarely, in launches and in time. */
+bool vgi_duration_is_due(struct vgi_duration *entry);
+
+/* The measure could not be taken: not at once again. */
+void vgi_duration_put_off(struct vgi_duration *entry);
+
+#endif

@@ -1,0 +1,23 @@
+/* The container's part of a card's load, from NVML's samples of all processes on it. */
+#ifndef VGPU_CORE_LOAD_H
+#define VGPU_CORE_LOAD_H
+
+#include <stdbool.h>
+
+#include "vgpu/abi/nvml_types.h"
+#include "vgpu/shm_layout.h"
+
+struct vgi_load {
+    bool known;    /* there were samples at all */
+    bool complete; /* and every living process of the container can be told among them */
+    unsigned busy_percent;
+};
+
+/* Whether some slot knows the pid under which NVML lists it. */
+bool vgi_any_host_pid(const struct vg_region *region);
+
+/* Sums the container's processes, and writes each one's load into its slot for monitors. */
+struct vgi_load vgi_load_of(struct vg_region *region, unsigned card, const nvmlProcessUtilizationSample_t *samples,
+                            unsigned count);
+
+#endif

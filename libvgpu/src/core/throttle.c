@@ -1,0 +1,107 @@
+#include "throttle.h"
+
+#define LONGEST_GAP_NS 100000000000000000ull /* three years: products stay in 64 bits */
+#define CLOCK_DISAGREEMENT_NS 1000000000ull  /* a stamp further ahead is of another boot, or nonsense */
+
+#define LOAD(word) atomic_load_explicit(&(word), memory_order_relaxed)
+#define STORE(word, value) atomic_store_explicit(&(word), (value), memory_order_relaxed)
+#define SWAP(word, expected, value)                                                                                    \
+    atomic_compare_exchange_weak_explicit(&(word), &(expected), (value), memory_order_relaxed, memory_order_relaxed)
+
+static int64_t burst_of(unsigned percent) {
+    return VGI_BURST_NS * percent / 100;
+}
+
+static int64_t bounded(int64_t tokens, int64_t burst) {
+    return tokens > burst ? burst : tokens < -VGI_MAX_DEBT_NS ? -VGI_MAX_DEBT_NS : tokens;
+}
+
+static void add_tokens(struct vg_card_compute *card, int64_t gain, int64_t burst) {
+    int64_t tokens = LOAD(card->tokens_ns);
+    while (!SWAP(card->tokens_ns, tokens, bounded(bounded(tokens, burst) + gain, burst)))
+        ;
+}
+
+/* Whoever moves the stamp on adds what was earned since. Killed in between it loses a moment's earnings, no more. */
+static void refill(struct vg_card_compute *card, uint64_t now, unsigned percent) {
+    uint64_t at = LOAD(card->refilled_at_ns);
+    if (now <= at) {
+        if (at - now > CLOCK_DISAGREEMENT_NS)
+            STORE(card->refilled_at_ns, now);
+        return;
+    }
+    uint64_t gap = now - at > LONGEST_GAP_NS ? LONGEST_GAP_NS : now - at;
+    uint64_t gain = gap * percent / 100;
+    /* The stamp moves by what was paid out, so that many short gaps earn as much as a long one. */
+    uint64_t moved = now - at > LONGEST_GAP_NS ? now : at + gain * 100 / percent;
+    if (gain > 0 && SWAP(card->refilled_at_ns, at, moved))
+        add_tokens(card, (int64_t)gain, burst_of(percent));
+}
+
+static void note_granted(struct vg_card_compute *card, uint64_t now, uint64_t cost, struct vgi_taking *taking) {
+    uint64_t until = LOAD(card->granted_until_ns);
+    do {
+        /* Nonsense in the file is not believed further than debts go. */
+        bool believable = until > now && until - now <= (uint64_t)VGI_MAX_DEBT_NS;
+        taking->granted_before = until;
+        taking->granted_after = (believable ? until : now) + cost;
+    } while (!SWAP(card->granted_until_ns, until, taking->granted_after));
+}
+
+struct vgi_taking vgi_bucket_take(struct vg_card_compute *card, uint64_t now, unsigned percent, uint64_t cost_ns) {
+    struct vgi_taking taking = {.wait_ns = 0};
+    int64_t cost = cost_ns > (uint64_t)VGI_MAX_DEBT_NS ? VGI_MAX_DEBT_NS : (int64_t)cost_ns;
+    refill(card, now, percent);
+    int64_t burst = burst_of(percent), tokens = LOAD(card->tokens_ns);
+    do {
+        int64_t usable = bounded(tokens, burst);
+        if (usable <= 0) {
+            taking.wait_ns = (uint64_t)(1 - usable) * 100 / percent + 1;
+            return taking;
+        }
+        if (usable >= burst / 2)
+            STORE(card->plenty_at_ns, now);
+    } while (!SWAP(card->tokens_ns, tokens, bounded(tokens, burst) - cost));
+    note_granted(card, now, (uint64_t)cost, &taking);
+    return taking;
+}
+
+void vgi_bucket_correct(struct vg_card_compute *card, int64_t more_ns) {
+    int64_t bounded_more = more_ns > VGI_MAX_DEBT_NS    ? VGI_MAX_DEBT_NS
+                           : more_ns < -VGI_MAX_DEBT_NS ? -VGI_MAX_DEBT_NS
+                                                        : more_ns;
+    add_tokens(card, -bounded_more, VGI_BURST_NS);
+}
+
+/* ---- the outer loop ---- */
+
+#define MOST_STEP (VGI_SCALE_ONE * 3 / 100)
+#define LEAST_SCALE (VGI_SCALE_ONE / 16)
+#define MOST_SCALE (VGI_SCALE_ONE * 16)
+#define GAIN_DIVISOR 12 /* samples cover the last second: a faster loop would swing */
+
+uint64_t vgi_scale(const struct vg_card_compute *card) {
+    uint64_t scale = LOAD(card->scale);
+    return scale == 0 ? VGI_SCALE_ONE : scale < LEAST_SCALE ? LEAST_SCALE : scale > MOST_SCALE ? MOST_SCALE : scale;
+}
+
+uint64_t vgi_scaled(uint64_t ns, uint64_t scale) {
+    uint64_t most = (uint64_t)VGI_MAX_DEBT_NS;
+    uint64_t scaled = (ns > most ? most : ns) * scale / VGI_SCALE_ONE;
+    return scaled == 0 ? 1 : scaled;
+}
+
+uint64_t vgi_scale_step(uint64_t scale, unsigned percent, unsigned busy_percent, bool short_of) {
+    int64_t wanted = (int64_t)percent, seen = busy_percent > 100 ? 100 : (int64_t)busy_percent;
+    if (seen < wanted && !short_of)
+        return scale;
+    int64_t step = (seen - wanted) * (int64_t)VGI_SCALE_ONE / wanted / GAIN_DIVISOR;
+    step = step > (int64_t)MOST_STEP ? (int64_t)MOST_STEP : step < -(int64_t)MOST_STEP ? -(int64_t)MOST_STEP : step;
+    uint64_t next = scale * (uint64_t)((int64_t)VGI_SCALE_ONE + step) / VGI_SCALE_ONE;
+    return next < LEAST_SCALE ? LEAST_SCALE : next > MOST_SCALE ? MOST_SCALE : next;
+}
+
+bool vgi_bucket_was_short(const struct vg_card_compute *card, uint64_t now_ns, uint64_t window_ns) {
+    uint64_t plenty = LOAD(card->plenty_at_ns);
+    return plenty <= now_ns && now_ns - plenty >= window_ns;
+}
