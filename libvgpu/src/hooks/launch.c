@@ -4,10 +4,8 @@
 
 static struct vgi_work work_of(CUfunction function, const unsigned grid[3], const unsigned block[3], CUstream stream,
                                bool per_thread) {
-    return (struct vgi_work){.what = (uintptr_t)function,
-                             .threads = vgi_threads(grid, block),
-                             .stream = stream,
-                             .per_thread = per_thread};
+    return (struct vgi_work){
+        .what = (uintptr_t)function, .threads = vgi_threads(grid, block), .stream = stream, .per_thread = per_thread};
 }
 
 static struct vgi_work work_of_config(const CUlaunchConfig *c, CUfunction function, bool per_thread) {
