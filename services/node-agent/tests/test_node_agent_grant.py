@@ -70,23 +70,30 @@ def test_a_licence_brings_its_validator() -> None:
     assert [mount.container_path for mount in found.mounts][-2:] == ["/tmp/license", "/usr/bin/vgpuvalidator"]
 
 
+@pytest.mark.case("CPR-10")
 @pytest.mark.parametrize(
     ("value", "wanted"),
     [
-        (None, True),
+        (None, True),  # also where it is to come from a ConfigMap: that is not the pod's own specification
         ("", True),
         ("false", True),
         ("0", True),
         ("yes", True),
         ("true", False),
         ("1", False),
+        ("True", False),
         ("T", False),
     ],
 )
 def test_control_is_given_up_only_in_so_many_words(value: str | None, *, wanted: bool) -> None:
     found = given_to(piece("A"), env=[kube.EnvVar(name="CUDA_DISABLE_CONTROL", value=value)])
+    plain = given_to(piece("A"))
 
     assert ("/etc/ld.so.preload" in [mount.container_path for mount in found.mounts]) is wanted
+    assert [mount for mount in plain.mounts if mount.container_path != "/etc/ld.so.preload" or wanted] == list(
+        found.mounts
+    )
+    assert (found.card_ids, found.environment) == (plain.card_ids, plain.environment)
 
 
 @given(

@@ -41,6 +41,7 @@ def names(answer: Json) -> list[str]:
     return [item["metadata"]["name"] for item in (answer["Nodes"] or {"items": []})["items"]]
 
 
+@pytest.mark.case("SCL-04")
 async def test_all_nodes_that_would_take_the_pod_come_back_as_they_were_sent(scheduler: Scheduler) -> None:
     fits = node("template-b", 2)
     fits["spec"] = {"podCIDRs": ["10.0.0.0/24"], "unknownField": {"a": [1, 2.50, None]}}
@@ -51,6 +52,7 @@ async def test_all_nodes_that_would_take_the_pod_come_back_as_they_were_sent(sch
     assert answer["Error"] == ""
 
 
+@pytest.mark.case("SCL-04")
 async def test_what_is_booked_does_not_matter_and_nothing_is_booked(scheduler: Scheduler, fake_kube: FakeKube) -> None:
     full = pod("full", memory=10_000)
     assert (await scheduler.filter(full, ["n1"]))["NodeNames"] == ["n1"]
