@@ -204,14 +204,15 @@ SIM_API CUresult cuMemGetInfo_v2(size_t *freeBytes, size_t *totalBytes) {
     CUresult result = sim_require_context(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (freeBytes == NULL || totalBytes == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
     const struct sim_card *card = sim_card_of(context->device);
     sim_books_lock(sim.books);
     sim_books_reclaim(sim.books);
     uint64_t used = sim_state_of(context->device)->used_bytes;
     sim_books_unlock(sim.books);
-    *totalBytes = card->memory_bytes - card->reserved_bytes;
-    *freeBytes = *totalBytes - used;
+    uint64_t total = card->memory_bytes - card->reserved_bytes;
+    if (totalBytes != NULL) /* programs are known to ask for one of them only */
+        *totalBytes = total;
+    if (freeBytes != NULL)
+        *freeBytes = total - used;
     return CUDA_SUCCESS;
 }

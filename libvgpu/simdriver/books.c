@@ -1,4 +1,4 @@
-#include "books.h"
+#include "books_shared.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define BOOKS_MAGIC 0x53494d42u /* "SIMB" */
-#define BOOKS_VERSION 2u
+#define BOOKS_VERSION 3u
 
 /* This library's descriptor of the books.lock last opened; see books.h for why none is ever closed. */
 static int lock_file = -1;
@@ -35,6 +35,10 @@ static int open_shared(const char *directory, const char *name) {
             (void)fchmod(file, 0666);
     }
     return file;
+}
+
+int sim_books_open_shared_file(void) {
+    return open_shared(lock_directory, "books.shared");
 }
 
 static bool initialise(struct sim_books *books) {
@@ -104,7 +108,7 @@ static void recompute_sums(struct sim_books *books) {
         for (int i = 0; i < SIM_MAX_PROCESSES; i++)
             if (books->processes[i].in_use)
                 sum += books->processes[i].cards[card].used_bytes;
-        books->cards[card].used_bytes = sum;
+        books->cards[card].used_bytes = sum - (uint64_t)sim_shared_surplus(books, (unsigned)card);
     }
 }
 
@@ -150,9 +154,11 @@ void sim_books_reclaim(struct sim_books *books) {
         pid_t holder = 0;
         if (!process->in_use || is_own(process) || held_by_other(books, process, &holder))
             continue;
+        sim_shared_forget(books, process);
         memset(process, 0, sizeof *process);
         any = true;
     }
+    any |= sim_shared_sweep(books);
     if (any)
         recompute_sums(books);
 }
@@ -172,8 +178,10 @@ struct sim_process *sim_books_enter(struct sim_books *books) {
     for (int i = 0; i < SIM_MAX_PROCESSES; i++)
         if (books->processes[i].in_use && is_own(&books->processes[i])) {
             pid_t holder = 0;
-            if (!held_by_other(books, &books->processes[i], &holder))
+            if (!held_by_other(books, &books->processes[i], &holder)) {
+                sim_shared_forget(books, &books->processes[i]);
                 memset(&books->processes[i], 0, sizeof books->processes[i]);
+            }
         }
     recompute_sums(books);
     for (int i = 0; i < SIM_MAX_PROCESSES && entered == NULL; i++) {

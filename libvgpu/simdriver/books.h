@@ -21,6 +21,7 @@
 #define SIM_EVENTS 256
 #define SIM_MAX_SYMBOLS 1024
 #define SIM_MAX_INSTANCES 8
+#define SIM_MAX_SHARED 512
 
 struct sim_tick {
     uint32_t number;
@@ -65,6 +66,14 @@ struct sim_card_state {
     struct sim_gpu_instance instances[SIM_MAX_INSTANCES];
 };
 
+/* Memory that several processes hold; see books_shared.h. */
+struct sim_shared_memory {
+    uint64_t serial; /* of all ever shared; 0 = a free place */
+    uint64_t bytes;
+    uint32_t card;
+    uint8_t holders[SIM_MAX_PROCESSES / 8]; /* a bit for each process's slot */
+};
+
 struct sim_event {
     uint32_t card;
     uint32_t reserved;
@@ -81,12 +90,17 @@ struct sim_books {
     _Atomic uint32_t event_count; /* events ever raised; a futex that waiters sleep on */
     struct sim_event events[SIM_EVENTS];
     uint64_t nvml_delay_us; /* injected: every NVML device query takes this long */
+    uint64_t shared_made;
+    struct sim_shared_memory shared[SIM_MAX_SHARED];
     _Atomic uint64_t unsupported_cuda[SIM_MAX_SYMBOLS];
     _Atomic uint64_t unsupported_nvml[SIM_MAX_SYMBOLS];
 };
 
 /* Opens (and where needed makes) the books in `directory`. Returns NULL with the reason on failure. */
 struct sim_books *sim_books_open(const char *directory, char *reason, unsigned reason_size);
+
+/* A new descriptor of the file whose locks tell which memory descriptors stand for (books_shared.c). */
+int sim_books_open_shared_file(void);
 
 void sim_books_lock(struct sim_books *books);
 void sim_books_unlock(struct sim_books *books);

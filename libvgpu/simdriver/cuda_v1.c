@@ -33,13 +33,11 @@ SIM_API CUresult cuMemFree(CUdeviceptr_v1 pointer) {
 
 SIM_API CUresult cuMemGetInfo(unsigned int *freeBytes, unsigned int *totalBytes) {
     size_t wide_free = 0, wide_total = 0;
-    if (freeBytes == NULL || totalBytes == NULL)
-        return cuMemGetInfo_v2(NULL, NULL);
     CUresult result = cuMemGetInfo_v2(&wide_free, &wide_total);
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && freeBytes != NULL)
         *freeBytes = narrow(wide_free);
+    if (result == CUDA_SUCCESS && totalBytes != NULL)
         *totalBytes = narrow(wide_total);
-    }
     return result;
 }
 

@@ -2,16 +2,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "driver.h"
+#include "vmm.h"
 
 #define GRANULARITY (2ull << 20)
-
-struct handle {
-    int device;
-    size_t bytes;
-    unsigned references, mappings;
-    struct handle *next;
-};
 
 struct reservation {
     CUdeviceptr address;
@@ -22,31 +15,34 @@ struct reservation {
 struct mapping {
     CUdeviceptr address;
     size_t bytes;
-    struct handle *handle;
+    struct sim_handle *handle;
     struct mapping *next;
 };
 
-static struct handle *handles; /* all guarded by sim.lock */
-static struct reservation *reservations;
+struct sim_handle *sim_handles;
+static struct reservation *reservations; /* all guarded by sim.lock */
 static struct mapping *mappings;
 
-static struct handle *find_handle(CUmemGenericAllocationHandle value) {
-    for (struct handle *h = handles; h != NULL; h = h->next)
-        if ((CUmemGenericAllocationHandle)(uintptr_t)h == value)
+struct sim_handle *sim_handle_find(CUmemGenericAllocationHandle value) {
+    for (struct sim_handle *h = sim_handles; h != NULL; h = h->next)
+        if (sim_handle_value(h) == value)
             return h;
     return NULL;
 }
 
 /* With sim.lock held. */
-static void drop_if_unused(struct handle *handle) {
+static void drop_if_unused(struct sim_handle *handle) {
     if (handle->references > 0 || handle->mappings > 0)
         return;
-    for (struct handle **link = &handles; *link != NULL; link = &(*link)->next)
+    for (struct sim_handle **link = &sim_handles; *link != NULL; link = &(*link)->next)
         if (*link == handle) {
             *link = handle->next;
             break;
         }
-    sim_uncharge(handle->device, handle->bytes);
+    if (handle->shared >= 0)
+        sim_handle_unshare(handle);
+    else
+        sim_uncharge(handle->device, handle->bytes);
     free(handle);
 }
 
@@ -61,7 +57,7 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!sim_valid_device(prop->location.id))
         return CUDA_ERROR_INVALID_DEVICE;
-    struct handle *made = calloc(1, sizeof *made);
+    struct sim_handle *made = calloc(1, sizeof *made);
     if (made == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     result = sim_charge(prop->location.id, bytes);
@@ -71,12 +67,14 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
     }
     made->device = prop->location.id;
     made->bytes = bytes;
+    made->prop = *prop;
+    made->shared = -1;
     made->references = 1;
     pthread_mutex_lock(&sim.lock);
-    made->next = handles;
-    handles = made;
+    made->next = sim_handles;
+    sim_handles = made;
     pthread_mutex_unlock(&sim.lock);
-    *handle = (CUmemGenericAllocationHandle)(uintptr_t)made;
+    *handle = sim_handle_value(made);
     return CUDA_SUCCESS;
 }
 
@@ -85,7 +83,7 @@ SIM_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&sim.lock);
-    struct handle *found = find_handle(handle);
+    struct sim_handle *found = sim_handle_find(handle);
     bool held = found != NULL && found->references > 0;
     if (held) {
         found->references--;
@@ -164,7 +162,7 @@ SIM_API CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUme
     if (made == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&sim.lock);
-    struct handle *found = find_handle(handle);
+    struct sim_handle *found = sim_handle_find(handle);
     bool possible = found != NULL && bytes <= found->bytes && is_reserved(pointer, bytes) && !is_mapped(pointer, bytes);
     if (possible) {
         *made = (struct mapping){.address = pointer, .bytes = bytes, .handle = found, .next = mappings};
@@ -245,7 +243,7 @@ SIM_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
     for (struct mapping *m = mappings; m != NULL; m = m->next)
         if (pointer >= m->address && pointer - m->address < m->bytes) {
             m->handle->references++;
-            *handle = (CUmemGenericAllocationHandle)(uintptr_t)m->handle;
+            *handle = sim_handle_value(m->handle);
             result = CUDA_SUCCESS;
             break;
         }

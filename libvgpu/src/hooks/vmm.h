@@ -1,0 +1,14 @@
+/* Handles of virtual memory management and what is charged for them. */
+#ifndef VGPU_HOOKS_VMM_H
+#define VGPU_HOOKS_VMM_H
+
+#include "allocation.h"
+
+/* The device whose memory a location names, or -1: the host's, or none. */
+CUdevice vgi_device_of_location(const CUmemLocation *location);
+
+/* Enters a new handle with what was claimed for it. A handle that is known gets one reference more and no second
+ * charge. False when the host has no memory to keep account. */
+bool vgi_enter_handle(CUmemGenericAllocationHandle handle, const struct vgi_claim *claim);
+
+#endif
