@@ -205,14 +205,20 @@ def test_a_plausible_head_over_anything_is_a_region_or_unreadable(head: bytes, f
 
 @settings(deadline=None, max_examples=100)
 @given(
-    layout=st.sampled_from(LAYOUTS),
+    whole=st.sampled_from(
+        [
+            *(region_bytes(layout=layout, version=(1, 1), slots=TWO) for layout in LAYOUTS),
+            extended(region_bytes(version=(1, 3), slots=TWO), TWO),
+            extended(region_bytes(version=(1, 3), slots=TWO, slot_count=2**31 - 1), TWO),
+        ]
+    ),
     flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=40),
     cut=st.floats(0, 1),
 )
 def test_damaged_and_cut_files_are_a_region_or_unreadable(
-    layout: Layout, flips: list[tuple[float, int]], cut: float
+    whole: bytes, flips: list[tuple[float, int]], cut: float
 ) -> None:
-    data = bytearray(region_bytes(layout=layout, version=(1, 1), slots=TWO))
+    data = bytearray(whole)
     for place, value in flips:
         data[int(place * len(data))] = value
     read_or_refuse(bytes(data[: int(cut * len(data))]), len(data))

@@ -100,7 +100,7 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     recent_kernel: int
     priority: int
     keeps_utilisation: bool
-    """False: made by our library, which leaves the utilisation of slots at zero."""
+    """False: made by our library, which knows it only from the same driver that the monitor asks."""
     last_kernel_time_seconds: int
     """Since the epoch; 0 or less: never, or not kept by the layout."""
 
