@@ -114,6 +114,8 @@ SIM_API const char *nvmlErrorString(nvmlReturn_t result) {
         return "GPU is lost";
     case NVML_ERROR_IN_USE:
         return "In use by another client";
+    case NVML_ERROR_MEMORY:
+        return "Insufficient Memory";
     case NVML_ERROR_INSUFFICIENT_RESOURCES:
         return "Insufficient Resources";
     case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:

@@ -1,19 +1,12 @@
 /* NVML's memory info: the slice, as CUDA shows it. Works in programs that never start CUDA. */
-#include "account/account.h"
 #include "core/quota.h"
-#include "core/region.h"
-#include "vgpu/prim.h"
+#include "nvml_slice.h"
 
 /* Limit and use of the device's slice. False: it has none. */
 static bool find_slice(nvmlDevice_t device, uint64_t *limit, uint64_t *used) {
     char uuid[VG_UUID_BYTES];
-    unsigned index = 0;
     struct vg_region *region = vgi_look();
-    if (VGI_NVML(nvmlDeviceGetUUID, device, uuid, sizeof uuid) != NVML_SUCCESS)
-        return false;
-    int card = region == NULL ? -1 : vgi_region_find_card(region, uuid);
-    if (card < 0 && VGI_NVML(nvmlDeviceGetIndex, device, &index) == NVML_SUCCESS && index < VG_MAX_CARDS)
-        card = (int)index; /* no process has used CUDA yet: the table will be in this order */
+    int card = vgi_card_of_nvml(device, region, uuid);
     if (card < 0)
         return false;
     if (region != NULL && vgi_state() == VGI_ATTACHED)

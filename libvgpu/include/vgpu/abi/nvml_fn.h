@@ -109,6 +109,9 @@ typedef nvmlReturn_t (*PFN_nvmlDeviceGetMPSComputeRunningProcesses_v2)(nvmlDevic
                                                                        nvmlProcessInfo_v2_t *infos);
 typedef nvmlReturn_t (*PFN_nvmlDeviceGetMPSComputeRunningProcesses_v3)(nvmlDevice_t device, unsigned int *count,
                                                                        nvmlProcessInfo_t *infos);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetRunningProcessDetailList)(nvmlDevice_t device, nvmlProcessDetailList_t *list);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetProcessesUtilizationInfo)(nvmlDevice_t device,
+                                                                  nvmlProcessesUtilizationInfo_t *info);
 typedef nvmlReturn_t (*PFN_nvmlDeviceGetTemperature)(nvmlDevice_t device, unsigned int sensor, unsigned int *celsius);
 typedef nvmlReturn_t (*PFN_nvmlDeviceGetTemperatureThreshold)(nvmlDevice_t device, unsigned int threshold,
                                                               unsigned int *celsius);

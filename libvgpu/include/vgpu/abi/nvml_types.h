@@ -19,6 +19,7 @@ typedef enum nvmlReturn_enum {
     NVML_ERROR_FUNCTION_NOT_FOUND = 13,
     NVML_ERROR_GPU_IS_LOST = 15,
     NVML_ERROR_IN_USE = 19,
+    NVML_ERROR_MEMORY = 20,
     NVML_ERROR_INSUFFICIENT_RESOURCES = 23,
     NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
     NVML_ERROR_UNKNOWN = 999
@@ -76,6 +77,42 @@ typedef struct nvmlProcessUtilizationSample_st {
     unsigned int encUtil;
     unsigned int decUtil;
 } nvmlProcessUtilizationSample_t;
+
+/* As nvmlProcessInfo_v2_t, for cards that protect memory. */
+typedef struct {
+    unsigned int pid;
+    unsigned long long usedGpuMemory;
+    unsigned int gpuInstanceId;
+    unsigned int computeInstanceId;
+    unsigned long long usedGpuCcProtectedMemory;
+} nvmlProcessDetail_v1_t;
+
+typedef struct {
+    unsigned int version; /* size of this struct | 1 << 24 */
+    unsigned int mode;    /* VG_NVML_MODE_* */
+    unsigned int numProcArrayEntries;
+    nvmlProcessDetail_v1_t *procArray;
+} nvmlProcessDetailList_v1_t;
+typedef nvmlProcessDetailList_v1_t nvmlProcessDetailList_t;
+
+typedef struct {
+    unsigned long long timeStamp; /* microseconds of CLOCK_REALTIME */
+    unsigned int pid;
+    unsigned int smUtil;
+    unsigned int memUtil;
+    unsigned int encUtil;
+    unsigned int decUtil;
+    unsigned int jpgUtil;
+    unsigned int ofaUtil;
+} nvmlProcessUtilizationInfo_v1_t;
+
+typedef struct {
+    unsigned int version;             /* size of this struct | 1 << 24 */
+    unsigned int processSamplesCount; /* in: room in the array; out: how many there are */
+    unsigned long long lastSeenTimeStamp;
+    nvmlProcessUtilizationInfo_v1_t *procUtilArray;
+} nvmlProcessesUtilizationInfo_v1_t;
+typedef nvmlProcessesUtilizationInfo_v1_t nvmlProcessesUtilizationInfo_t;
 
 typedef struct nvmlPciInfo_st {
     char busIdLegacy[16];
@@ -150,6 +187,12 @@ typedef struct nvmlComputeInstanceInfo_st {
 
 /* Values of NVML's #defines and enumerations that this project uses. */
 #define VG_NVML_MEMORY_V2 ((unsigned int)(sizeof(nvmlMemory_v2_t) | (2u << 24)))
+#define VG_NVML_PROCESS_DETAILS_V1 ((unsigned int)(sizeof(nvmlProcessDetailList_v1_t) | (1u << 24)))
+#define VG_NVML_PROCESSES_UTILIZATION_V1 ((unsigned int)(sizeof(nvmlProcessesUtilizationInfo_v1_t) | (1u << 24)))
+#define VG_NVML_MODE_COMPUTE 0u
+#define VG_NVML_MODE_GRAPHICS 1u
+#define VG_NVML_MODE_MPS 2u
+#define VG_NVML_MODE_ALL 3u /* from 13.x on */
 #define VG_NVML_EVENT_XID 0x8ull
 #define VG_NVML_INSTANCE_NONE 0xffffffffu
 
