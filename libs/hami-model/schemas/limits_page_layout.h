@@ -33,7 +33,7 @@ struct vg_limits_page {
     uint32_t version; /* 1. */
     uint32_t size; /* 4096, which is also the size of the file. */
     _Atomic uint64_t sequence; /* Odd while a change is under way; two more after each. */
-    _Atomic uint64_t writer_generation; /* Raised by each writer that takes the page over. */
+    _Atomic uint64_t writer_generation; /* A number of the writer's own; the library ignores it. */
     _Atomic uint32_t control; /* 0 held; 1 disabled: every call passes through. */
     _Atomic uint32_t policy; /* When compute is limited: 0 default, 1 force, 2 disable. */
     _Atomic int32_t priority; /* 0 is the most urgent. */

@@ -100,7 +100,7 @@ PAGE: Final = Record(
         Field(8, "u32", "version", "1."),
         Field(12, "u32", "size", "4096, which is also the size of the file."),
         Field(16, "u64", "sequence", "Odd while a change is under way; two more after each.", live=True),
-        Field(24, "u64", "writer_generation", "Raised by each writer that takes the page over.", live=True),
+        Field(24, "u64", "writer_generation", "A number of the writer's own; the library ignores it.", live=True),
         Field(32, "u32", "control", "0 held; 1 disabled: every call passes through.", live=True),
         Field(36, "u32", "policy", "When compute is limited: 0 default, 1 force, 2 disable.", live=True),
         Field(40, "i32", "priority", "0 is the most urgent.", live=True),

@@ -1,0 +1,125 @@
+"""A container's limits page as a file: made whole by rename before the container starts, then changed in place.
+
+Processes of the container have the file mapped, so what they should see must be written into it: a file that is put
+in its place reaches only those that start later. One writer changes a page at a time; readers wait for nobody.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from hami_model import limits_page
+from hami_model.limits_page import LimitsPage, MalformedLimitsPage, layout
+
+from hami_node_agent.adapters.host_files import replace_file
+
+_READABLE_FOLDER: Final = 0o755
+_SEQUENCE: Final = layout.PAGE.field("sequence").offset
+_NATIVE: Final[dict[str, Literal["I", "i", "Q"]]] = {"u32": "I", "i32": "i", "u64": "Q"}
+_COPY_TRIES: Final = 100
+_COPY_PAUSE_SECONDS: Final = 0.0001
+
+
+class OtherContainerError(ValueError):
+    """A page cannot become another container's in place: cards and region file stay as they were made."""
+
+
+class ReadLimits(msgspec.Struct, frozen=True):
+    """A page as it was read."""
+
+    page: LimitsPage
+    settled: bool
+    """False: a change was under way all the time, because its writer died in it. Each value is whole all the same."""
+
+
+def create(path: Path, page: LimitsPage) -> None:
+    """Puts a new container's page in its place. Raises OSError, MalformedLimitsPage."""
+    content = limits_page.encode(page)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.chmod(_READABLE_FOLDER)
+    replace_file(path, content)
+
+
+def change(path: Path, wanted: LimitsPage) -> bool:
+    """Makes the page say what is wanted, for all who have it mapped; False when it did already.
+
+    A change that a writer which died left half made is made whole. Raises OSError, MalformedLimitsPage (also of what
+    is there, which stays as it is), OtherContainerError.
+    """
+    limits_page.encode(wanted)
+    with _mapped(path) as memory:
+        present = bytes(memory)
+        page = limits_page.decode(present)
+        if not limits_page.same_container(page, wanted):
+            raise OtherContainerError(f"{path}: another region file or other cards need a page of their own")
+        sequence = limits_page.sequence_of(present)
+        if sequence % 2 == 0 and page == wanted:
+            return False
+        _store_words(memory, sequence | 1, wanted)
+        return True
+
+
+def read(path: Path) -> ReadLimits:
+    """The page as processes in the container see it. Raises OSError, MalformedLimitsPage."""
+    with path.open("rb") as file:
+        for _ in range(_COPY_TRIES):
+            before = os.pread(file.fileno(), layout.PAGE_BYTES + 1, 0)
+            after = os.pread(file.fileno(), layout.PAGE_BYTES + 1, 0)
+            if before == after and limits_page.sequence_of(_whole(before)) % 2 == 0:
+                return ReadLimits(limits_page.decode(before), settled=True)
+            time.sleep(_COPY_PAUSE_SECONDS)
+    return ReadLimits(limits_page.decode(_whole(after)), settled=False)
+
+
+def _whole(data: bytes) -> bytes:
+    if len(data) != layout.PAGE_BYTES:
+        raise MalformedLimitsPage(f"it has {len(data)} bytes or more, not {layout.PAGE_BYTES}")
+    return data
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap]:
+    """For one writer at a time; the kernel lets go of the lock when that dies."""
+    with path.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        size = os.fstat(file.fileno()).st_size
+        if size != layout.PAGE_BYTES:
+            raise MalformedLimitsPage(f"it has {size} bytes, not {layout.PAGE_BYTES}")
+        with mmap.mmap(file.fileno(), layout.PAGE_BYTES) as memory:
+            yield memory
+
+
+def _store_words(memory: mmap.mmap, odd: int, page: LimitsPage) -> None:
+    _store(memory, _SEQUENCE, "Q", odd)
+    _in_order()
+    for word in limits_page.live_words(page):
+        _store(memory, word.offset, _NATIVE[word.kind], word.value)
+    _in_order()
+    _store(memory, _SEQUENCE, "Q", (odd + 1) % 2**64)
+
+
+def _store(memory: mmap.mmap, offset: int, kind: Literal["I", "i", "Q"], value: int) -> None:
+    """One store of the processor: a view of native type copies the value by its size, which `struct` with a byte
+    order does not promise."""
+    with memoryview(memory) as view, view.cast(kind) as words:
+        words[offset // words.itemsize] = value
+
+
+_barrier: Final = threading.Lock()
+
+
+def _in_order() -> None:
+    """What was stored before is seen before what is stored after, also where the processor reorders stores: a store
+    may sink into a locked section but not past the release of one and the acquisition of the next."""
+    for _ in range(2):
+        with _barrier:
+            pass
