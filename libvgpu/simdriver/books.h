@@ -25,14 +25,25 @@
 
 struct sim_tick {
     uint32_t number;
-    uint32_t busy_us;
+    uint32_t busy_ns;
 };
+
+/* Since a moment a process's work goes on at another speed. */
+struct sim_turn {
+    uint64_t at_ns;
+    uint64_t served_ns;
+};
+#define SIM_TURNS 128
 
 struct sim_process_card {
     uint64_t used_bytes;
     uint64_t launches;
     uint32_t allocations;
     uint32_t contexts;
+    uint64_t enqueued_ns; /* device time of all kernels ever launched; and how much of it the card has done */
+    uint64_t served_ns;
+    uint32_t turn_count;
+    struct sim_turn turns[SIM_TURNS];
     struct sim_tick ticks[SIM_TICKS];
 };
 
@@ -57,8 +68,10 @@ struct sim_gpu_instance {
 };
 
 struct sim_card_state {
-    uint64_t used_bytes; /* sum over the processes; recomputed when one ends */
-    uint64_t busy_until_ns;
+    uint64_t used_bytes;  /* sum over the processes; recomputed when one ends */
+    uint64_t advanced_ns; /* up to when the card's work is worked out, see timeline.h */
+    uint32_t active_count;
+    uint16_t active[SIM_MAX_PROCESSES]; /* processes that have work on it */
     uint32_t lost;
     int32_t temperature_celsius; /* -1 = as described */
     uint32_t mig_mode;           /* enum sim_mig_mode */

@@ -147,11 +147,9 @@ static CUresult fill_rows(const CUDA_MEMSET_NODE_PARAMS_v1 *f) {
 
 static CUresult run(CUgraphNode node, void *context) {
     struct launch *launch = context;
-    const struct sim_kernel *k = &node->kernel;
     switch (node->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
-        return sim_launch((uint64_t)k->grid[0] * k->grid[1] * k->grid[2],
-                          (uint64_t)k->block[0] * k->block[1] * k->block[2], launch->stream, launch->per_thread);
+        return sim_kernel_run(&node->kernel, launch->stream, launch->per_thread);
     case CU_GRAPH_NODE_TYPE_MEMCPY:
         copy_box(&node->copy);
         return CUDA_SUCCESS;
@@ -192,6 +190,7 @@ static CUresult launch(CUgraphExec exec, CUstream stream, bool per_thread) {
     if (result != CUDA_SUCCESS)
         return result;
     struct launch this = {stream, per_thread, exec->mapping};
+    sim_host_spend(SIM_LAUNCH_HOST_NS);
     result = sim_graph_walk(exec->graph, run, &this);
     sim_graph_mapping_busy(exec->mapping, sim_stream_end(stream, per_thread));
     return result;

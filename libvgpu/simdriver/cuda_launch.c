@@ -1,5 +1,6 @@
 /* Modules and launches. Any image loads and has every function; a kernel computes nothing and takes its time. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "graph.h"
 
@@ -7,6 +8,7 @@
 
 struct CUfunc_st {
     uint32_t magic;
+    uint64_t wave_ns;
     struct CUfunc_st *next;
 };
 
@@ -50,6 +52,14 @@ SIM_API CUresult cuModuleUnload(CUmodule module) {
     return CUDA_SUCCESS;
 }
 
+/* A kernel named <something>_<number>us takes that long for a wave. */
+static uint64_t wave_of(const char *name) {
+    const char *number = strrchr(name, '_');
+    char *end = NULL;
+    uint64_t microseconds = number == NULL ? 0 : strtoull(number + 1, &end, 10);
+    return number != NULL && end != number + 1 && strcmp(end, "us") == 0 ? microseconds * 1000 : sim_wave_ns();
+}
+
 SIM_API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
     CUcontext context = NULL;
     CUresult result = sim_require_context(&context);
@@ -61,6 +71,7 @@ SIM_API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, cons
     if (made == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     made->magic = FUNCTION_MAGIC;
+    made->wave_ns = wave_of(name);
     pthread_mutex_lock(&sim.lock);
     made->next = module->functions;
     module->functions = made;
@@ -93,6 +104,11 @@ CUresult sim_kernel_is_valid(const struct sim_kernel *kernel) {
                                                                                  : CUDA_SUCCESS;
 }
 
+CUresult sim_kernel_run(const struct sim_kernel *k, CUstream stream, bool per_thread) {
+    return sim_launch((uint64_t)k->grid[0] * k->grid[1] * k->grid[2], (uint64_t)k->block[0] * k->block[1] * k->block[2],
+                      k->function->wave_ns, stream, per_thread);
+}
+
 static CUresult launch(CUfunction function, const unsigned grid[3], const unsigned block[3], CUstream stream,
                        bool per_thread) {
     struct sim_kernel kernel = {
@@ -108,8 +124,8 @@ static CUresult launch(CUfunction function, const unsigned grid[3], const unsign
         CUgraphNode made = NULL;
         return sim_capture_add(capture, stream, per_thread, &content, &made);
     }
-    return sim_launch((uint64_t)grid[0] * grid[1] * grid[2], (uint64_t)block[0] * block[1] * block[2], stream,
-                      per_thread);
+    sim_host_spend(SIM_LAUNCH_HOST_NS);
+    return sim_kernel_run(&kernel, stream, per_thread);
 }
 
 SIM_API CUresult cuLaunchKernel(CUfunction function, unsigned int gridDimX, unsigned int gridDimY,

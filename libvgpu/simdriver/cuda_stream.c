@@ -1,34 +1,63 @@
-/* Streams and events. A stream knows when its last kernel ends on the card's timeline. */
+/* Streams and events. A stream knows where its last kernel lies in the process's work on the card, see timeline.h. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "graph.h"
+#include "sim_clock.h"
+#include "timeline.h"
 
 struct CUstream_st {
     CUcontext context;
-    uint64_t end_ns;
+    struct sim_stream_work work;
 };
 
 struct CUevent_st {
     bool recorded;
+    struct sim_stream_work work; /* what must be done before; nothing once `at_ns` is known */
+    int device;
     uint64_t at_ns;
 };
 
-static _Thread_local uint64_t own_stream_end_ns; /* of the per-thread default stream */
+static _Thread_local struct sim_stream_work own_stream[SIM_MAX_CARDS]; /* of the per-thread default stream, by device */
 
-static uint64_t *end_of(CUstream stream, bool per_thread) {
+static struct sim_stream_work *work_of(CUstream stream, bool per_thread) {
+    CUcontext context = sim_current_context();
     if (stream == CU_STREAM_PER_THREAD || (stream == NULL && per_thread))
-        return &own_stream_end_ns;
-    if (stream == NULL || stream == CU_STREAM_LEGACY) {
-        CUcontext context = sim_current_context();
-        return context == NULL ? &own_stream_end_ns : &context->default_stream_end_ns;
-    }
-    return &stream->end_ns;
+        return &own_stream[context == NULL ? 0 : context->device];
+    if (stream == NULL || stream == CU_STREAM_LEGACY)
+        return context == NULL ? &own_stream[0] : &context->default_stream;
+    return &stream->work;
+}
+
+static int device_of(CUstream stream) {
+    CUcontext context = sim_current_context();
+    bool named = stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    return named ? stream->context->device : context == NULL ? 0 : context->device;
+}
+
+/* When that work of the device is over, as far as can be told now. */
+static uint64_t end_of(const struct sim_stream_work *work, int device) {
+    uint64_t now = sim_now_ns();
+    unsigned card = sim.cards[device];
+    if (work->position == 0)
+        return work->not_before_ns;
+    sim_books_lock(sim.books);
+    sim_timeline_advance(sim.books, card, now);
+    uint64_t end = sim_timeline_when(sim.books, (unsigned)(sim.process - sim.books->processes), card, work->position);
+    sim_books_unlock(sim.books);
+    return end > work->not_before_ns ? end : work->not_before_ns;
+}
+
+/* Others may join meanwhile, so it looks again when it wakes. */
+static void wait_for(const struct sim_stream_work *work, int device) {
+    uint64_t end;
+    while ((end = end_of(work, device)) > sim_now_ns())
+        sim_sleep_until(end);
 }
 
 uint64_t sim_stream_end(CUstream stream, bool per_thread) {
-    return __atomic_load_n(end_of(stream, per_thread), __ATOMIC_RELAXED);
+    return end_of(work_of(stream, per_thread), device_of(stream));
 }
 
 void sim_sleep_until(uint64_t ns) {
@@ -37,10 +66,15 @@ void sim_sleep_until(uint64_t ns) {
         clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
 }
 
+void sim_host_spend(unsigned ns) {
+    if (sim_clock_spend != NULL)
+        sim_clock_spend(ns);
+}
+
 /* How much unfinished work a process may have queued on a card before a launch waits. */
 #define QUEUE_NS 50000000ull
 
-static uint64_t wave_ns(void) {
+uint64_t sim_wave_ns(void) {
     static uint64_t cached;
     uint64_t value = __atomic_load_n(&cached, __ATOMIC_RELAXED);
     if (value == 0) {
@@ -52,21 +86,7 @@ static uint64_t wave_ns(void) {
     return value - 1;
 }
 
-/* Notes the busy span in the process's ticks. */
-static void note_busy(struct sim_process_card *card, uint64_t start_ns, uint64_t end_ns) {
-    while (start_ns < end_ns) {
-        uint64_t tick = start_ns / SIM_TICK_NS;
-        uint64_t tick_end = (tick + 1) * SIM_TICK_NS;
-        uint64_t until = end_ns < tick_end ? end_ns : tick_end;
-        struct sim_tick *slot = &card->ticks[tick % SIM_TICKS];
-        if (slot->number != (uint32_t)tick)
-            *slot = (struct sim_tick){.number = (uint32_t)tick};
-        slot->busy_us += (uint32_t)((until - start_ns) / 1000);
-        start_ns = until;
-    }
-}
-
-CUresult sim_launch(uint64_t blocks, uint64_t threads_per_block, CUstream stream, bool per_thread) {
+CUresult sim_launch(uint64_t blocks, uint64_t threads_per_block, uint64_t wave_ns, CUstream stream, bool per_thread) {
     CUcontext context = NULL;
     CUresult result = sim_require_context(&context);
     if (result != CUDA_SUCCESS)
@@ -76,19 +96,15 @@ CUresult sim_launch(uint64_t blocks, uint64_t threads_per_block, CUstream stream
     const struct sim_card *card = sim_card_of(context->device);
     uint64_t resident = (uint64_t)card->sm_count * card->threads_per_sm;
     uint64_t waves = (blocks * threads_per_block + resident - 1) / resident;
-    uint64_t duration = waves * wave_ns();
-    uint64_t now = sim_now_ns();
+    uint64_t duration = waves * wave_ns;
+    struct sim_stream_work *work = work_of(stream, per_thread);
     sim_books_lock(sim.books);
-    struct sim_card_state *state = sim_state_of(context->device);
-    uint64_t start = state->busy_until_ns > now ? state->busy_until_ns : now;
-    uint64_t end = start + duration;
-    state->busy_until_ns = end;
     sim_own_card(context->device)->launches++;
-    note_busy(sim_own_card(context->device), start, end);
+    work->position = sim_timeline_add(sim.books, (unsigned)(sim.process - sim.books->processes),
+                                      sim.cards[context->device], sim_now_ns(), duration);
     sim_books_unlock(sim.books);
-    __atomic_store_n(end_of(stream, per_thread), end, __ATOMIC_RELAXED);
-    if (end > now + QUEUE_NS + duration)
-        sim_sleep_until(end - QUEUE_NS - duration);
+    if (work->position > QUEUE_NS + duration)
+        wait_for(&(struct sim_stream_work){.position = work->position - QUEUE_NS - duration}, context->device);
     return CUDA_SUCCESS;
 }
 
@@ -128,7 +144,7 @@ static CUresult synchronize(CUstream stream, bool per_thread) {
     if (result == CUDA_SUCCESS)
         result = sim_capture_forbids_wait(stream, per_thread);
     if (result == CUDA_SUCCESS)
-        sim_sleep_until(sim_stream_end(stream, per_thread));
+        wait_for(work_of(stream, per_thread), device_of(stream));
     return result;
 }
 
@@ -147,10 +163,7 @@ SIM_API CUresult cuCtxSynchronize(void) {
         result = sim_unsafe_call();
     if (result != CUDA_SUCCESS)
         return result;
-    sim_books_lock(sim.books);
-    uint64_t end = sim_state_of(context->device)->busy_until_ns;
-    sim_books_unlock(sim.books);
-    sim_sleep_until(end);
+    wait_for(&(struct sim_stream_work){.position = sim_own_card(context->device)->enqueued_ns}, context->device);
     return CUDA_SUCCESS;
 }
 
@@ -161,6 +174,7 @@ static CUresult query(CUstream stream, bool per_thread) {
         result = sim_capture_forbids_wait(stream, per_thread);
     if (result != CUDA_SUCCESS)
         return result;
+    sim_host_spend(SIM_QUERY_HOST_NS);
     return sim_stream_end(stream, per_thread) > sim_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
@@ -172,6 +186,14 @@ SIM_API CUresult cuStreamQuery_ptsz(CUstream stream) {
     return query(stream, true);
 }
 
+/* The event's moment; it stays once it is past. */
+static uint64_t settle(CUevent event) {
+    uint64_t at = event->at_ns != 0 ? event->at_ns : end_of(&event->work, event->device);
+    if (at <= sim_now_ns())
+        event->at_ns = at;
+    return at;
+}
+
 static CUresult wait_event(CUstream stream, CUevent event, bool per_thread) {
     CUcontext context = NULL;
     CUresult result = sim_require_context(&context);
@@ -181,9 +203,11 @@ static CUresult wait_event(CUstream stream, CUevent event, bool per_thread) {
         return CUDA_ERROR_INVALID_HANDLE;
     if (sim_capture_wait(stream, per_thread, event, &result))
         return result;
-    uint64_t *end = end_of(stream, per_thread);
-    if (event->recorded && event->at_ns > *end)
-        *end = event->at_ns;
+    struct sim_stream_work *work = work_of(stream, per_thread);
+    if (event->recorded && event->device == device_of(stream) && event->work.position > work->position)
+        work->position = event->work.position;
+    else if (event->recorded && settle(event) > work->not_before_ns)
+        work->not_before_ns = settle(event);
     return CUDA_SUCCESS;
 }
 
@@ -218,9 +242,14 @@ static CUresult record(CUevent event, CUstream stream, bool per_thread) {
         return CUDA_ERROR_INVALID_HANDLE;
     if (sim_capture_record(event, stream, per_thread))
         return CUDA_SUCCESS;
-    uint64_t now = sim_now_ns(), end = sim_stream_end(stream, per_thread);
+    sim_host_spend(SIM_RECORD_HOST_NS);
+    uint64_t now = sim_now_ns();
     event->recorded = true;
-    event->at_ns = end > now ? end : now;
+    event->device = device_of(stream);
+    event->work = *work_of(stream, per_thread);
+    if (end_of(&event->work, event->device) <= now)
+        event->work = (struct sim_stream_work){.not_before_ns = now};
+    event->at_ns = 0;
     return CUDA_SUCCESS;
 }
 
@@ -240,7 +269,8 @@ SIM_API CUresult cuEventQuery(CUevent event) {
         return CUDA_ERROR_INVALID_HANDLE;
     if (sim_capture_has_event(event))
         return CUDA_ERROR_CAPTURED_EVENT;
-    return event->recorded && event->at_ns > sim_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    sim_host_spend(SIM_QUERY_HOST_NS);
+    return event->recorded && settle(event) > sim_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 SIM_API CUresult cuEventSynchronize(CUevent event) {
@@ -252,7 +282,7 @@ SIM_API CUresult cuEventSynchronize(CUevent event) {
     if (sim_capture_has_event(event))
         return CUDA_ERROR_CAPTURED_EVENT;
     if (event->recorded)
-        sim_sleep_until(event->at_ns);
+        wait_for(&event->work, event->device);
     return CUDA_SUCCESS;
 }
 
@@ -262,10 +292,10 @@ SIM_API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent 
         return result;
     if (milliseconds == NULL || start == NULL || end == NULL || !start->recorded || !end->recorded)
         return CUDA_ERROR_INVALID_HANDLE;
-    uint64_t now = sim_now_ns();
-    if (start->at_ns > now || end->at_ns > now)
+    uint64_t now = sim_now_ns(), from = settle(start), to = settle(end);
+    if (from > now || to > now)
         return CUDA_ERROR_NOT_READY;
-    *milliseconds = (float)((double)(int64_t)(end->at_ns - start->at_ns) / 1e6);
+    *milliseconds = (float)((double)(int64_t)(to - from) / 1e6);
     return CUDA_SUCCESS;
 }
 

@@ -24,13 +24,20 @@
 #undef CUDA_CALL
 #undef CUDA_NAME
 
+/* What must be done before a stream is idle: the process's work on its card up to a position (0 = none), and whatever
+ * it waits for on other cards. */
+struct sim_stream_work {
+    uint64_t position;
+    uint64_t not_before_ns;
+};
+
 struct CUctx_st {
     uint32_t magic;
     int device; /* CUDA ordinal */
     bool primary;
     unsigned references; /* of a primary context */
     unsigned flags;
-    uint64_t default_stream_end_ns;
+    struct sim_stream_work default_stream;
     struct CUctx_st *next;
 };
 
@@ -38,7 +45,7 @@ enum sim_allocation_kind {
     SIM_LINEAR,
     SIM_MANAGED,
     SIM_POOLED,
-    SIM_GRAPH, /* of an allocation node, backed by its exec */
+    SIM_GRAPH,           /* of an allocation node, backed by its exec */
     SIM_MAPPED,          /* of a handle of virtual memory management */
     SIM_EXTERNAL_BUFFER, /* of imported memory, which holds the charge */
     SIM_IPC,             /* another process's, which holds the charge */
@@ -54,7 +61,7 @@ struct sim_allocation {
     CUcontext context;
     CUmemoryPool pool;
     struct sim_graph_block *block; /* of a graph */
-    bool touched; /* pages of the host may lie behind it */
+    bool touched;                  /* pages of the host may lie behind it */
     struct sim_allocation *next;
 };
 
@@ -129,12 +136,22 @@ uint64_t sim_pool_round(int device, size_t bytes);
 extern _Atomic unsigned sim_captures;
 CUresult sim_unsafe_call(void);
 
-/* Puts a kernel on the card's timeline; blocks while the card's queue is full. */
-CUresult sim_launch(uint64_t blocks, uint64_t threads_per_block, CUstream stream, bool per_thread);
+/* Puts a kernel on the card's timeline, so long for each full wave of its blocks; blocks while the process's queue is
+ * full. */
+CUresult sim_launch(uint64_t blocks, uint64_t threads_per_block, uint64_t wave_ns, CUstream stream, bool per_thread);
 
-/* When the stream's work ends, in sim_now_ns() time; and sleeping until a time. */
+/* What a kernel's wave takes unless the kernel says so itself. */
+uint64_t sim_wave_ns(void);
+
+/* When the stream's work ends, in sim_now_ns() time, as far as can be told; and sleeping until a time. */
 uint64_t sim_stream_end(CUstream stream, bool per_thread);
 void sim_sleep_until(uint64_t ns);
+
+/* On a virtual clock (sim_clock.h) a call takes the host this long; on the real one it takes what it takes. */
+#define SIM_LAUNCH_HOST_NS 2000u
+#define SIM_RECORD_HOST_NS 500u
+#define SIM_QUERY_HOST_NS 500u
+void sim_host_spend(unsigned ns);
 
 /* Answers for a driver symbol that the simulation lacks, and counts it. */
 CUresult sim_unsupported(unsigned symbol_id);

@@ -74,6 +74,7 @@ CUgraph sim_graph_of_exec(CUgraphExec exec); /* NULL where it is none */
 /* ---- cuda_launch.c ---- */
 
 CUresult sim_kernel_is_valid(const struct sim_kernel *kernel);
+CUresult sim_kernel_run(const struct sim_kernel *kernel, CUstream stream, bool per_thread);
 
 /* ---- cuda_graph_memory.c ---- */
 

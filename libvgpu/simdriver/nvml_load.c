@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "nvml.h"
+#include "timeline.h"
 
 static nvmlReturn_t read_used(nvmlDevice_t device, uint64_t *used) {
     nvmlReturn_t result = sim_nvml_device(device);
@@ -58,13 +59,14 @@ SIM_API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Me
 /* Percent of the last whole second in which the process kept the card busy. */
 static unsigned percent_busy(const struct sim_process_card *card, uint64_t now_ns) {
     uint32_t current = (uint32_t)(now_ns / SIM_TICK_NS);
-    uint64_t busy_us = 0;
+    uint64_t busy_ns = 0;
     for (unsigned i = 0; i < SIM_TICKS; i++) {
         uint32_t age = current - card->ticks[i].number;
         if (age >= 1 && age <= SIM_UTILISATION_TICKS)
-            busy_us += card->ticks[i].busy_us;
+            busy_ns += card->ticks[i].busy_ns;
     }
-    uint64_t percent = busy_us * 100 / (SIM_UTILISATION_TICKS * SIM_TICK_NS / 1000);
+    uint64_t percent =
+        (busy_ns * 100 + SIM_UTILISATION_TICKS * SIM_TICK_NS / 2) / (SIM_UTILISATION_TICKS * SIM_TICK_NS);
     return percent > 100 ? 100 : (unsigned)percent;
 }
 
@@ -77,6 +79,7 @@ SIM_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtil
     uint64_t now = sim_now_ns();
     unsigned sum = 0;
     sim_books_lock(sim_nvml.books);
+    sim_timeline_advance(sim_nvml.books, device->card, now);
     /* A process that ended kept the card busy all the same, but its slot goes with it: what is left is what is seen. */
     for (unsigned i = 0; i < SIM_MAX_PROCESSES; i++)
         if (sim_nvml.books->processes[i].in_use)
@@ -116,6 +119,7 @@ SIM_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPr
     if (lastSeen >= stamp)
         return NVML_ERROR_NOT_FOUND;
     sim_books_lock(sim_nvml.books);
+    sim_timeline_advance(sim_nvml.books, device->card, now);
     unsigned needed = collect(device, found);
     if (needed == 0)
         result = NVML_ERROR_NOT_FOUND;
