@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("libs", "services", "rust-core/tests", "tests")
 C_TESTS = ROOT / "libvgpu/tests"
-C_MARK = re.compile(r"/\* case ([A-Z]{3}-[0-9]{2}(?:, [A-Z]{3}-[0-9]{2})*)\b")
+C_MARK = re.compile(r"/\*[ -]* case ([A-Z]{3}-[0-9]{2}(?:, [A-Z]{3}-[0-9]{2})*)\b")
 """In C a comment at the test or its row begins so: case, then ids."""
 FINISHED = (
     "annotation", "request-parsing", "lifecycle", "nodelock", "allocate", "allocate-race", "multi-container", "quota",

@@ -1,0 +1,344 @@
+/* Failures that users met, each by its id in tests/data/cases, where no other test stands for it. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "reach.h"
+#include "sandbox.h"
+#include "vgpu/abi/nvml_fn.h"
+#include "vgpu/shm_layout.h"
+
+#define MIB (1024ull * 1024ull)
+#define REFUSED 4 /* exit status of a workload whose allocation was refused */
+
+static void use_device(int device) {
+    CUcontext context = NULL;
+    CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
+    CHECK_EQUAL(cuCtxSetCurrent(context), CUDA_SUCCESS);
+}
+
+static uint64_t seen_free(void) {
+    size_t free_bytes = 0, total = 0;
+    CHECK_EQUAL(cuMemGetInfo_v2(&free_bytes, &total), CUDA_SUCCESS);
+    return free_bytes;
+}
+
+static struct sandbox own_sandbox(void) {
+    struct sandbox here = {.directory = ""};
+    snprintf(here.directory, sizeof here.directory, "%s", getenv("VGPU_TEST_DIRECTORY"));
+    snprintf(here.region, sizeof here.region, "%s", getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"));
+    return here;
+}
+
+static void lower_limit(uint64_t bytes) {
+    struct sandbox here = own_sandbox();
+    int file = open(here.region, O_RDWR | O_CLOEXEC);
+    CHECK_EQUAL(pwrite(file, &bytes, sizeof bytes, offsetof(struct vg_region, limit)), sizeof bytes);
+    close(file);
+}
+
+#define NVML_CALL(name) ((PFN_##name)(uintptr_t)dlsym(nvml, #name))
+
+static void *open_nvml(nvmlDevice_t *device) {
+    void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    CHECK_EQUAL(NVML_CALL(nvmlInit_v2)(), NVML_SUCCESS);
+    CHECK_EQUAL(NVML_CALL(nvmlDeviceGetHandleByIndex_v2)(0, device), NVML_SUCCESS);
+    return nvml;
+}
+
+/* ---- bodies: what the process under test does ---- */
+
+/* case CMM-02, REQ-06: 120 MiB are used when the limit becomes 100. What is left is nothing, not 2^64 less 20. */
+static void body_more_used_than_allowed(void) {
+    CUdeviceptr pointer = 0, more = 0;
+    size_t free_bytes = 1, total = 1;
+    nvmlDevice_t device = NULL;
+    nvmlMemory_t v1 = {.total = 1};
+    nvmlMemory_v2_t v2 = {.version = VG_NVML_MEMORY_V2};
+    use_device(0);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 120 * MIB), CUDA_SUCCESS);
+    lower_limit(100 * MIB);
+    CHECK_EQUAL(cuMemGetInfo_v2(&free_bytes, &total), CUDA_SUCCESS);
+    CHECK_EQUAL(free_bytes, 0);
+    CHECK_EQUAL(total, 100 * MIB);
+    void *nvml = open_nvml(&device);
+    CHECK_EQUAL(NVML_CALL(nvmlDeviceGetMemoryInfo)(device, &v1), NVML_SUCCESS);
+    CHECK(v1.total == 100 * MIB && v1.free == 0 && (v1.used == 100 * MIB || v1.used == 120 * MIB));
+    CHECK_EQUAL(NVML_CALL(nvmlDeviceGetMemoryInfo_v2)(device, &v2), NVML_SUCCESS);
+    CHECK(v2.total == 100 * MIB && v2.free == 0 && (v2.used == 100 * MIB || v2.used == 120 * MIB));
+    CHECK_EQUAL(cuMemAlloc_v2(&more, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQUAL(cuMemFree_v2(pointer), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 100 * MIB);
+}
+
+/* case CMM-03: with outputs left out the code is the driver's, which the test compares, and what is filled is capped.
+ */
+static void body_outputs_left_out(void) {
+    size_t free_bytes = 0, total = 0;
+    nvmlDevice_t device = NULL;
+    bool is_limited = getenv("CUDA_DEVICE_MEMORY_LIMIT") != NULL;
+    use_device(0);
+    printf("codes %d", (int)cuMemGetInfo_v2(NULL, &total));
+    printf(" %d", (int)cuMemGetInfo_v2(&free_bytes, NULL));
+    printf(" %d", (int)cuMemGetInfo_v2(NULL, NULL));
+    printf(" %d", (int)cuDeviceTotalMem_v2(NULL, 0));
+    void *nvml = open_nvml(&device);
+    printf(" %d", (int)NVML_CALL(nvmlDeviceGetMemoryInfo)(device, NULL));
+    printf(" %d", (int)NVML_CALL(nvmlDeviceGetMemoryInfo_v2)(device, NULL));
+    printf(" %d.\n", (int)NVML_CALL(nvmlDeviceGetComputeRunningProcesses_v3)(device, NULL, NULL));
+    if (is_limited) {
+        CHECK(total == 0 || total == 100 * MIB);
+        CHECK(free_bytes == 0 || free_bytes == 100 * MIB);
+        CHECK(total != 0 || free_bytes != 0);
+    }
+}
+
+/* case CMM-04: a pointer that we never saw goes to the driver, once, and the code comes back; accounts stay. */
+static void body_pointers_of_others(void) {
+    static const CUdeviceptr strangers[] = {0xdead000, 0x1000, ~0ull, 1ull << 63};
+    CUdeviceptr own = 0;
+    use_device(0);
+    CHECK_EQUAL(cuMemAlloc_v2(&own, 40 * MIB), CUDA_SUCCESS);
+    sandbox_count_calls(NULL);
+    for (unsigned i = 0; i < sizeof strangers / sizeof strangers[0]; i++) {
+        CHECK_EQUAL(cuMemFree_v2(strangers[i]), CUDA_ERROR_INVALID_VALUE);
+        CHECK_EQUAL(sandbox_calls(NULL, "cuMemFree_v2"), i + 1);
+        CHECK_EQUAL(cuMemFreeAsync(strangers[i], NULL), CUDA_ERROR_INVALID_VALUE);
+        CHECK_EQUAL(sandbox_calls(NULL, "cuMemFreeAsync"), i + 1);
+        CHECK_EQUAL(cuMemRelease((CUmemGenericAllocationHandle)strangers[i]), CUDA_ERROR_INVALID_VALUE);
+        CHECK_EQUAL(sandbox_calls(NULL, "cuMemRelease"), i + 1);
+    }
+    sandbox_fail(NULL, "cuMemFree_v2", CUDA_SUCCESS, 0, 1); /* say the driver knows it: memory it gave by another way */
+    CHECK_EQUAL(cuMemFree_v2(strangers[0]), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 60 * MIB);
+}
+
+/* case CMM-08: what an earlier process used and gave back leaves the next one's account whole. */
+static void body_comes_later(void) {
+    CUdeviceptr pointer = 0;
+    use_device(0);
+    CHECK_EQUAL(seen_free(), 1000 * MIB);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 700 * MIB), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 300 * MIB);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 301 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+/* case CMM-12: managed memory says so, and a question that fails leaves the answer alone. */
+static void body_managed(void) {
+    CUdeviceptr pointer = 0;
+    unsigned managed = 7;
+    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_IS_MANAGED;
+    void *outputs[] = {&managed};
+    use_device(0);
+    CHECK_EQUAL(cuMemAllocManaged(&pointer, 1000, 1), CUDA_SUCCESS);
+    CHECK_EQUAL(cuPointerGetAttribute(&managed, attribute, 0xdead000), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(managed, 7);
+    CHECK_EQUAL(cuPointerGetAttribute(&managed, attribute, pointer), CUDA_SUCCESS);
+    CHECK_EQUAL(managed, 1);
+    managed = 7;
+    CHECK_EQUAL(cuPointerGetAttributes(1, &attribute, outputs, pointer), CUDA_SUCCESS);
+    CHECK_EQUAL(managed, 1);
+    managed = 7;
+    sandbox_fail(NULL, "cuPointerGetAttributes", CUDA_ERROR_UNKNOWN, 0, 1);
+    CHECK_EQUAL(cuPointerGetAttributes(1, &attribute, outputs, pointer), CUDA_ERROR_UNKNOWN);
+    CHECK_EQUAL(managed, 7);
+}
+
+/* ---- case CVM-03: no lock of ours is held across a driver call ---- */
+
+static CUdeviceptr held;
+static CUcontext second;
+static atomic_bool has_returned;
+
+static void call_alloc(void) {
+    CUdeviceptr pointer = 0;
+    (void)cuMemAlloc_v2(&pointer, MIB);
+}
+
+static void call_free(void) {
+    (void)cuMemFree_v2(held);
+}
+
+static void call_alloc_async(void) {
+    CUdeviceptr pointer = 0;
+    (void)cuMemAllocAsync(&pointer, MIB, NULL);
+}
+
+static void call_create(void) {
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemGenericAllocationHandle handle = 0;
+    (void)cuMemCreate(&handle, 2 * MIB, &prop, 0);
+}
+
+static void call_destroy(void) {
+    (void)cuCtxDestroy_v2(second);
+}
+
+static void call_info(void) {
+    size_t free_bytes = 0, total = 0;
+    (void)cuMemGetInfo_v2(&free_bytes, &total);
+}
+
+static void call_synchronise(void) {
+    (void)cuCtxSynchronize();
+}
+
+static const struct {
+    const char *symbol;
+    void (*call)(void);
+} stuck[] = {{"cuMemAlloc_v2", call_alloc},         {"cuMemFree_v2", call_free},
+             {"cuMemAllocAsync", call_alloc_async}, {"cuMemCreate", call_create},
+             {"cuCtxDestroy_v2", call_destroy},     {"cuMemGetInfo_v2", call_info},
+             {"cuCtxSynchronize", call_synchronise}};
+
+static void *call_and_wait(void *row) {
+    use_device(0);
+    stuck[*(size_t *)row].call();
+    atomic_store(&has_returned, true);
+    return NULL;
+}
+
+static void make_slow(const char *symbol) {
+    char line[256];
+    snprintf(line, sizeof line, "%s/bin/sim-driver slow %s --microseconds 2000000000 --times 1", VGPU_BINARY_DIR,
+             symbol);
+    CHECK_EQUAL(system(line), 0);
+}
+
+/* Everything that takes a lock somewhere: charging, settling, a refusal (which looks for the dead), joining. */
+static void work_beside(void) {
+    static const char *const environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=100m", NULL};
+    static const char *const fits[] = {WORKLOAD, "alloc", "--mib", "20", NULL};
+    static const char *const does_not[] = {WORKLOAD, "alloc", "--mib", "101", NULL};
+    struct sandbox here = own_sandbox();
+    char output[SANDBOX_OUTPUT];
+    CUdeviceptr pointer = 0;
+    for (int i = 0; i < 100; i++) {
+        CHECK_EQUAL(cuMemAllocManaged(&pointer, MIB, 1), CUDA_SUCCESS);
+        CHECK_EQUAL(cuMemFree_v2(pointer), CUDA_SUCCESS);
+    }
+    CHECK_EQUAL(cuMemAllocManaged(&pointer, 200 * MIB, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    (void)seen_free();
+    CHECK_EQUAL(sandbox_run(&here, true, environment, fits, output), 0);
+    CHECK_EQUAL(sandbox_run(&here, true, environment, does_not, output), REFUSED);
+}
+
+static void body_driver_hangs(size_t row) {
+    pthread_t thread;
+    use_device(0);
+    CHECK_EQUAL(cuMemAlloc_v2(&held, MIB), CUDA_SUCCESS);
+    CHECK_EQUAL(cuCtxCreate_v2(&second, 0, 0), CUDA_SUCCESS);
+    use_device(0);
+    sandbox_count_calls(NULL);
+    make_slow(stuck[row].symbol);
+    pthread_create(&thread, NULL, call_and_wait, &row);
+    while (sandbox_calls(NULL, stuck[row].symbol) == 0)
+        sched_yield();
+    work_beside();
+    CHECK(!atomic_load(&has_returned)); /* it was in the driver all the while */
+    fflush(NULL);
+    _exit(check_done());
+}
+
+/* ---- the tests ---- */
+
+static int run_body(const struct sandbox *sandbox, bool with_vgpu, const char *limit, const char *body,
+                    char output[SANDBOX_OUTPUT]) {
+    char directory[128];
+    snprintf(directory, sizeof directory, "VGPU_TEST_DIRECTORY=%s", sandbox->directory);
+    const char *environment[] = {directory, limit, NULL};
+    return sandbox_run(sandbox, with_vgpu, environment, (const char *[]){sandbox_self(), body, NULL}, output);
+}
+
+static void test_body(const char *limit, const char *body) {
+    struct sandbox sandbox = sandbox_make();
+    char output[SANDBOX_OUTPUT];
+    if (!CHECK_EQUAL_THAT(run_body(&sandbox, true, limit, body, output), 0, body))
+        fputs(output, stderr);
+    sandbox_remove(&sandbox);
+}
+
+static void test_codes_are_the_drivers(void) {
+    struct sandbox sandbox = sandbox_make();
+    char output[2][SANDBOX_OUTPUT];
+    for (int with_vgpu = 0; with_vgpu < 2; with_vgpu++) {
+        const char *limit = with_vgpu ? "CUDA_DEVICE_MEMORY_LIMIT=100m" : NULL;
+        if (!CHECK_EQUAL(run_body(&sandbox, with_vgpu, limit, "outputs-left-out", output[with_vgpu]), 0))
+            fputs(output[with_vgpu], stderr);
+    }
+    CHECK_THAT(strncmp(output[0], "codes ", 6) == 0 && strcmp(output[0], output[1]) == 0, output[1]);
+    sandbox_remove(&sandbox);
+}
+
+static void test_after_another(bool is_killed) {
+    struct sandbox sandbox = sandbox_make();
+    char output[SANDBOX_OUTPUT];
+    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=1000m", NULL};
+    const char *argv[] = {WORKLOAD, "alloc", "--mib", "900", "--hold-until-signal", NULL};
+    struct sandbox_process first = sandbox_start(&sandbox, true, environment, argv);
+    CHECK(sandbox_await(&first, "allocated"));
+    kill(first.pid, is_killed ? SIGKILL : SIGTERM);
+    CHECK_EQUAL(sandbox_finish(&first, output), is_killed ? -SIGKILL : 0);
+    if (!CHECK_EQUAL(run_body(&sandbox, true, environment[0], "comes-later", output), 0))
+        fputs(output, stderr);
+    sandbox_remove(&sandbox);
+}
+
+/* case CPR-07: there is no lock of the node to wait for, so no folder of locks can lack or be closed to us. */
+static void test_no_lock_of_the_node(void) {
+    int file = open(VGPU_BINARY_DIR "/lib/libvgpu.so", O_RDONLY | O_CLOEXEC);
+    struct stat status;
+    CHECK_EQUAL(fstat(file, &status), 0);
+    void *bytes = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    CHECK(memmem(bytes, (size_t)status.st_size, "CUDA_DEVICE_MEMORY_LIMIT", 24) != NULL);
+    CHECK(memmem(bytes, (size_t)status.st_size, "vgpulock", 8) == NULL);
+    close(file);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} bodies[] = {
+    {"more-used-than-allowed", body_more_used_than_allowed},
+    {"outputs-left-out", body_outputs_left_out},
+    {"pointers-of-others", body_pointers_of_others},
+    {"comes-later", body_comes_later},
+    {"managed", body_managed},
+};
+
+static int be_child(const char *name) {
+    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++)
+        if (strcmp(bodies[i].name, name) == 0) {
+            bodies[i].run();
+            return check_done();
+        }
+    for (size_t i = 0; i < sizeof stuck / sizeof stuck[0]; i++)
+        if (strcmp(stuck[i].symbol, name) == 0)
+            body_driver_hangs(i);
+    return 99;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2)
+        return be_child(argv[1]);
+    test_body("CUDA_DEVICE_MEMORY_LIMIT=200m", "more-used-than-allowed");
+    test_codes_are_the_drivers();
+    test_body("CUDA_DEVICE_MEMORY_LIMIT=100m", "pointers-of-others");
+    test_after_another(false);
+    test_after_another(true);
+    test_body("CUDA_DEVICE_MEMORY_LIMIT=100m", "managed");
+    for (size_t i = 0; i < sizeof stuck / sizeof stuck[0]; i++)
+        test_body("CUDA_DEVICE_MEMORY_LIMIT=100m", stuck[i].symbol);
+    test_no_lock_of_the_node();
+    return check_done();
+}
