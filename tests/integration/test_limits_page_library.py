@@ -220,11 +220,13 @@ def test_a_change_reaches_a_process_that_runs(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
     ) as holder:
-        assert holder.stdout is not None
-        assert json.loads(holder.stdout.readline())["granted_mib"] == 200
-        assert container.granted_mib() == 0
-        limits_file.change(container.page_file, container.page(250))
-        assert container.granted_mib() == 50
-        limits_file.change(container.page_file, container.page(20))
-        assert container.granted_mib() == 0
-        holder.terminate()
+        try:
+            assert holder.stdout is not None
+            assert json.loads(holder.stdout.readline())["granted_mib"] == 200
+            assert container.granted_mib() == 0
+            limits_file.change(container.page_file, container.page(250))
+            assert container.granted_mib() == 50
+            limits_file.change(container.page_file, container.page(20))
+            assert container.granted_mib() == 0
+        finally:
+            holder.terminate()

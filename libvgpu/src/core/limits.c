@@ -187,7 +187,8 @@ static enum vgi_policy read_policy(const struct reader *r) {
 
 void vgi_read_settings(vgi_environment environment, struct vgi_limits *limits) {
     struct reader r = {.environment = environment};
-    limits->priority = (int)read_integer(&r, VG_ENV_TASK_PRIORITY, 1);
+    int64_t priority = read_integer(&r, VG_ENV_TASK_PRIORITY, 1);
+    limits->priority = (int)(priority > INT32_MAX ? INT32_MAX : priority < INT32_MIN ? INT32_MIN : priority);
     limits->kernel_interval_seconds = read_integer(&r, VG_ENV_KERNEL_INTERVAL, 1);
     limits->policy = read_policy(&r);
 }

@@ -437,6 +437,7 @@ static void test_bodies(void) {
     }
 }
 
+/* case CPR-04: without a limits page; with one: test_limits_in_force.c */
 static void test_ordinals(void) {
     static const char *const rows[][2] = {
         {"CUDA_DEVICE_ORDER=PCI_BUS_ID", "VGPU_TEST_LIMITS=100,200"},
@@ -459,8 +460,12 @@ static void test_ordinals(void) {
 
 /* Says nothing but one line that names the variable and the reason, and CUDA does not start. */
 static void test_bad_limits(void) {
-    static const char *const rows[] = {"CUDA_DEVICE_MEMORY_LIMIT_0=50%", "CUDA_DEVICE_MEMORY_LIMIT=-1m",
-                                       "CUDA_DEVICE_SM_LIMIT=lots", "HAMI_HANDOFF=pending"};
+    static const char *const rows[] = {
+        "CUDA_DEVICE_MEMORY_LIMIT_0=50%", "CUDA_DEVICE_MEMORY_LIMIT=-1m",
+        "CUDA_DEVICE_MEMORY_LIMIT=abc",   "CUDA_DEVICE_MEMORY_LIMIT=17179869184G",
+        "CUDA_DEVICE_SM_LIMIT=lots",      "CUDA_DEVICE_SM_LIMIT_1=50m",
+        "HAMI_HANDOFF=pending",
+    };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct sandbox sandbox = sandbox_make();
         char output[SANDBOX_OUTPUT], name[64];

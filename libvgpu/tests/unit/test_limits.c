@@ -1,4 +1,4 @@
-/* The grammar of limits (case CMM-01), how the variables combine, and a fuzzer over both. */
+/* The grammar of limits, how the variables combine, and a fuzzer over both. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -104,6 +104,34 @@ static void test_percents(void) {
         CHECK_THAT(vgi_parse_percent(refused[i], &percent) != NULL, refused[i]);
 }
 
+/* case CMM-01: the values of the case, in its order. Invalid ones refuse to start (`vgi_read_limits` says false, and
+ * test_process.c sees cuInit refuse with one line); the empty one is unset (test_precedence). */
+static void test_values_of_the_case(void) {
+    static const struct {
+        const char *text;
+        uint64_t bytes; /* 0 = invalid */
+    } rows[] = {{"3000m", 3145728000ull},
+                {"1g", GIB},
+                {"4096M", 4 * GIB},
+                {"4Gi", 4 * GIB},
+                {"4GB", 4 * GIB},
+                {"4GiB", 4 * GIB},
+                {" 4G", 4 * GIB},
+                {"4G ", 4 * GIB},
+                {"1.5G", 1610612736ull},
+                {"0.5G", GIB / 2},
+                {"08G", 8589934592ull},
+                {"50%", 0},
+                {"-1", 0},
+                {"abc", 0},
+                {"17179869184G", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        uint64_t bytes = 0;
+        CHECK_THAT((vgi_parse_size(rows[i].text, &bytes) == NULL) == (rows[i].bytes != 0), rows[i].text);
+        CHECK_EQUAL_THAT(bytes, rows[i].bytes, rows[i].text);
+    }
+}
+
 /* An environment of a few variables. */
 static const char *variables[8][2];
 
@@ -150,6 +178,67 @@ static void test_precedence(void) {
     CHECK_EQUAL(limits.policy, VGI_POLICY_FORCE);
 }
 
+/* What one variable, or one for all cards and one for card 1, comes to on cards 0 and 1. */
+static void test_combinations(void) {
+    static const struct {
+        const char *common, *own; /* NULL = unset */
+        uint64_t memory_0, memory_1;
+    } rows[] = {
+        {NULL, NULL, 0, 0},     {"", "", 0, 0},        {"0", "0", 0, 0},           {"0m", NULL, 0, 0},
+        {"1g", NULL, GIB, GIB}, {NULL, "1g", 0, GIB},  {"2g", "1g", 2 * GIB, GIB}, {"1g", "2g", GIB, 2 * GIB},
+        {"1g", "0", GIB, GIB},  {"1g", " ", GIB, GIB}, {"0", "1g", 0, GIB},        {"1g", "0.0m", GIB, GIB},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct vgi_limits limits;
+        char reason[256] = "", what[64];
+        snprintf(what, sizeof what, "%s and %s", rows[i].common ? rows[i].common : "unset",
+                 rows[i].own ? rows[i].own : "unset");
+        const char *const pairs[][2] = {{"CUDA_DEVICE_MEMORY_LIMIT", rows[i].common},
+                                        {"CUDA_DEVICE_MEMORY_LIMIT_1", rows[i].own}};
+        set_environment(pairs, 2);
+        CHECK_THAT(vgi_read_limits(environment, &limits, reason, sizeof reason), what);
+        CHECK_EQUAL_THAT(limits.memory_bytes[0], rows[i].memory_0, what);
+        CHECK_EQUAL_THAT(limits.memory_bytes[1], rows[i].memory_1, what);
+        CHECK_EQUAL_THAT(limits.memory_bytes[15], rows[i].memory_0, what);
+        CHECK_THAT(limits.any_memory == (rows[i].memory_0 != 0 || rows[i].memory_1 != 0), what);
+    }
+}
+
+/* Settings that are no limits never refuse: what cannot be understood is the default. */
+static void test_settings(void) {
+    static const struct {
+        const char *name, *text;
+        enum vgi_policy policy;
+        int priority;
+        int64_t interval;
+    } rows[] = {
+        {"GPU_CORE_UTILIZATION_POLICY", "force", VGI_POLICY_FORCE, 1, 1},
+        {"GPU_CORE_UTILIZATION_POLICY", "DISABLE", VGI_POLICY_DISABLE, 1, 1},
+        {"GPU_CORE_UTILIZATION_POLICY", "disable", VGI_POLICY_DISABLE, 1, 1},
+        {"GPU_CORE_UTILIZATION_POLICY", "Force", VGI_POLICY_DEFAULT, 1, 1},
+        {"GPU_CORE_UTILIZATION_POLICY", "default", VGI_POLICY_DEFAULT, 1, 1},
+        {"GPU_CORE_UTILIZATION_POLICY", "", VGI_POLICY_DEFAULT, 1, 1},
+        {"CUDA_TASK_PRIORITY", "0", VGI_POLICY_DEFAULT, 0, 1},
+        {"CUDA_TASK_PRIORITY", "7", VGI_POLICY_DEFAULT, 7, 1},
+        {"CUDA_TASK_PRIORITY", "-3", VGI_POLICY_DEFAULT, -3, 1},
+        {"CUDA_TASK_PRIORITY", "high", VGI_POLICY_DEFAULT, 0, 1}, /* as atoi */
+        {"CUDA_TASK_PRIORITY", "4294967296", VGI_POLICY_DEFAULT, INT32_MAX, 1},
+        {"CUDA_TASK_PRIORITY", "-99999999999999999999", VGI_POLICY_DEFAULT, INT32_MIN, 1},
+        {"RECORD_KERNEL_INTERVAL", "0", VGI_POLICY_DEFAULT, 1, 0},
+        {"RECORD_KERNEL_INTERVAL", "-1", VGI_POLICY_DEFAULT, 1, -1},
+        {"RECORD_KERNEL_INTERVAL", "60", VGI_POLICY_DEFAULT, 1, 60},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct vgi_limits limits;
+        const char *const pair[][2] = {{rows[i].name, rows[i].text}};
+        set_environment(pair, 1);
+        vgi_read_settings(environment, &limits);
+        CHECK_EQUAL_THAT(limits.policy, rows[i].policy, rows[i].text);
+        CHECK_EQUAL_THAT(limits.priority, rows[i].priority, rows[i].text);
+        CHECK_EQUAL_THAT(limits.kernel_interval_seconds, rows[i].interval, rows[i].text);
+    }
+}
+
 static void test_faults_name_the_variable(void) {
     struct vgi_limits limits;
     char reason[256];
@@ -165,6 +254,33 @@ static void test_faults_name_the_variable(void) {
     }
     SET({"HAMI_HANDOFF", "done"});
     CHECK(vgi_read_limits(environment, &limits, reason, sizeof reason));
+}
+
+/* Environments of any texts: refused with a reason that names one of the variables, or limits in range. */
+static void fuzz_environments(void) {
+    static const char *const names[] = {
+        "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_MEMORY_LIMIT_15", "CUDA_DEVICE_SM_LIMIT",
+        "CUDA_DEVICE_SM_LIMIT_3",   "CUDA_TASK_PRIORITY",         "GPU_CORE_UTILIZATION_POLICY", "HAMI_HANDOFF"};
+    static const char alphabet[] = "0123456789012345678901234567890.gGmMkKiB %-x";
+    uint64_t state = 7;
+    for (int round = 0; round < 20000; round++) {
+        char texts[8][16], reason[64] = ""; /* too short for some reasons */
+        for (int i = 0; i < 8; i++) {
+            size_t length = check_random(&state) % 5;
+            for (size_t j = 0; j < length; j++)
+                texts[i][j] = alphabet[check_random(&state) % (sizeof alphabet - 1)];
+            texts[i][length] = '\0';
+            variables[i][0] = names[i];
+            variables[i][1] = check_random(&state) % 3 == 0 ? NULL : texts[i];
+        }
+        struct vgi_limits limits;
+        if (!vgi_read_limits(environment, &limits, reason, sizeof reason)) {
+            CHECK_THAT(strncmp(reason, "CUDA_DEVICE_", 12) == 0, reason);
+            continue;
+        }
+        for (int card = 0; card < VG_MAX_CARDS; card++)
+            CHECK(limits.cores_percent[card] >= 1 && limits.cores_percent[card] <= 100);
+    }
 }
 
 /* Whatever the text, the answer is either a fault or the value that prints back to the same. */
@@ -200,8 +316,12 @@ static void fuzz_sizes(void) {
 int main(void) {
     test_sizes();
     test_percents();
+    test_values_of_the_case();
     test_precedence();
+    test_combinations();
+    test_settings();
     test_faults_name_the_variable();
+    fuzz_environments();
     fuzz_sizes();
     return check_done();
 }
