@@ -9,6 +9,7 @@ enum reach {
     REACH_DLSYM_DEFAULT,
     REACH_DLSYM_NEXT,
     REACH_DLOPEN,
+    REACH_DLVSYM, /* finds only symbols that have a version: needs the driver of sim-versioned */
     REACH_GETPROC_V1,
     REACH_GETPROC_V2,
     REACH_GETPROC_PER_THREAD,

@@ -12,6 +12,7 @@
 
 #define MIB (1024ull * 1024ull)
 #define LIMIT_MIB 10
+#define VERSIONED_DRIVER "LD_LIBRARY_PATH=" VGPU_BINARY_DIR "/sim-versioned:" VGPU_BINARY_DIR "/sim"
 
 enum api {
     API_LINEAR,
@@ -288,7 +289,8 @@ int main(void) {
                 char row[64], name[128], output[SANDBOX_OUTPUT];
                 snprintf(row, sizeof row, "VGPU_TEST_ROW=%d,%d,%d", a, r, s);
                 snprintf(name, sizeof name, "%s by %s in %s", api_names[a], reach_names[r], situation_names[s]);
-                const char *environment[] = {row, "CUDA_DEVICE_MEMORY_LIMIT=10m", NULL};
+                const char *environment[] = {row, "CUDA_DEVICE_MEMORY_LIMIT=10m",
+                                             r == REACH_DLVSYM ? VERSIONED_DRIVER : NULL, NULL};
                 const char *argv[] = {sandbox_self(), NULL};
                 int status = sandbox_run(&sandbox, true, environment, argv, output);
                 if (!CHECK_EQUAL_THAT(status, 0, name))
