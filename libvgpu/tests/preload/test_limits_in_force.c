@@ -466,6 +466,36 @@ static void test_a_region_that_cannot_be_opened(void) {
     sandbox_remove(&sandbox);
 }
 
+static int run_tool(const struct sandbox *sandbox, const char *page, char output[SANDBOX_OUTPUT]) {
+    const char *argv[] = {VGPU_BINARY_DIR "/bin/vgpu-limits", page, NULL};
+    return sandbox_run(sandbox, false, NULL, argv, output);
+}
+
+static void test_the_tool(void) {
+    struct sandbox sandbox = sandbox_make();
+    struct limits_folder folder = limits_folder_make(&sandbox);
+    struct vg_limits_page page = limits_page_of(&sandbox, 100, 0);
+    char output[SANDBOX_OUTPUT];
+    page.cards[1].flags = VG_LIMITS_CARD_WITHHELD;
+    page.policy = VG_LIMITS_POLICY_FORCE;
+    page.sequence = 12;
+    limits_page_write(&folder, &page, sizeof page);
+    CHECK_EQUAL(run_tool(&sandbox, folder.page, output), 0);
+    CHECK_THAT(strstr(output, "\"sequence\": 12, \"change_under_way\": false") != NULL, output);
+    CHECK_THAT(strstr(output, "\"control\": \"held\", \"policy\": \"force\", \"priority\": 1") != NULL, output);
+    CHECK_THAT(strstr(output, "{\"uuid\": \"" CARD_0 "\", \"memory_limit_bytes\": 104857600, \"cores_percent\": 100, "
+                              "\"context_bytes\": 0, \"withheld\": false}, {\"uuid\": \"" CARD_1) != NULL,
+               output);
+    CHECK_THAT(strstr(output, "\"withheld\": true}]}") != NULL, output);
+    CHECK_EQUAL(run_tool(&sandbox, "/nowhere/page", output), 3);
+    CHECK_EQUAL(run_tool(&sandbox, sandbox.directory, output), 3);
+    for (enum file_fault fault = 0; fault < FOLDER; fault++) {
+        write_fault(&sandbox, &folder, fault);
+        CHECK_EQUAL_THAT(run_tool(&sandbox, folder.page, output), 1, fault_names[fault]);
+    }
+    sandbox_remove(&sandbox);
+}
+
 /* ---- ways around ---- */
 
 /* A tenant names the library by a link of its own, beside which lies a page of its own. */
@@ -545,6 +575,7 @@ int main(int argc, char **argv) {
     test_nvml_alone();
     test_bad_pages_refuse();
     test_a_region_that_cannot_be_opened();
+    test_the_tool();
     test_a_forged_page_beside_a_link();
     test_a_relative_path();
     test_a_library_that_was_replaced();
