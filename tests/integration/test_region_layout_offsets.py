@@ -1,4 +1,7 @@
-"""The library's header and the monitor's table of offsets say the same: the header, compiled, prints its offsets."""
+"""The library's header, the monitor's table of offsets and the documented one say the same.
+
+The header, compiled, prints its offsets.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ import pytest
 from hami_monitor.core import region_layouts
 from hami_monitor.core.region_layouts import V1
 
-INCLUDE = Path(__file__).parents[2] / "libvgpu/include"
+ROOT = Path(__file__).parents[2]
+INCLUDE = ROOT / "libvgpu/include"
 
 PRINTER = r"""
 #include <stdio.h>
@@ -58,14 +62,72 @@ int main(void) {
 """
 
 
-@pytest.mark.case("MON-01")
-def test_header_and_reader_agree(tmp_path: Path) -> None:
+TABLE = r"""
+#include <stdio.h>
+#include "vgpu/shm_layout.h"
+#define ROW(plus, type, where, name) printf("| %s%llu | %s | `%s` |\n", plus, (unsigned long long)(where), type, name)
+#define REGION(type, field) ROW("", type, offsetof(struct vg_region, field), #field)
+#define SLOT(type, field) ROW("+ ", type, offsetof(struct vg_slot, field), #field)
+#define EXTENSION(type, field) ROW("", type, VG_EXTENSION_OFFSET + offsetof(struct vg_extension, field), #field)
+#define OWNER(type, field) ROW("+ ", type, offsetof(struct vg_slot_owner, field), #field)
+int main(void) {
+    REGION("i32", magic);
+    REGION("u32", major);
+    REGION("u32", minor);
+    REGION("u64", device_count);
+    REGION("text[96][16]", uuids);
+    REGION("u64[16]", limit);
+    REGION("u64[16]", sm_limit);
+    REGION("slot[1024]", slots);
+    SLOT("i32", pid);
+    SLOT("i32", host_pid);
+    SLOT("usage[16]", used);
+    SLOT("u64[16]", monitor_used);
+    SLOT("utilisation[16]", utilisation);
+    SLOT("i32", status);
+    REGION("i32", slot_count);
+    REGION("i32", utilisation_switch);
+    REGION("i32", recent_kernel);
+    REGION("i32", priority);
+    REGION("u64", last_kernel_time);
+    EXTENSION("u64", magic);
+    EXTENSION("u64", size);
+    EXTENSION("u64", sampler_until_ns);
+    EXTENSION("u32", sweep_cursor);
+    EXTENSION("u64", unblock_at_ns);
+    EXTENSION("sum[16]", sums);
+    EXTENSION("compute[16]", compute);
+    EXTENSION("owner[1024]", owners);
+    OWNER("u64", start_time);
+    OWNER("u64", pid_namespace);
+    OWNER("i32", pid);
+    OWNER("u32", holds_lock);
+    printf("slot: %zu bytes, usage: %zu, utilisation: %zu, sum: %zu, compute: %zu, owner: %zu; the file: %llu\n",
+           sizeof(struct vg_slot), sizeof(struct vg_usage), sizeof(struct vg_utilisation), sizeof(struct vg_card_sum),
+           sizeof(struct vg_card_compute), sizeof(struct vg_slot_owner), (unsigned long long)VG_FILE_BYTES);
+    return 0;
+}
+"""
+
+
+def printed(program: str, folder: Path) -> str:
+    """What the header says, compiled."""
     compiler = shutil.which("cc")
     assert compiler is not None, "a C compiler named cc is needed, as for the library itself"
-    source, program = tmp_path / "printer.c", tmp_path / "printer"
-    source.write_text(PRINTER)
-    subprocess.run([compiler, "-std=c11", f"-I{INCLUDE}", str(source), "-o", str(program)], check=True)
-    written = json.loads(subprocess.run([program], check=True, capture_output=True, text=True).stdout)
+    source, binary = folder / "printer.c", folder / "printer"
+    source.write_text(program)
+    subprocess.run([compiler, "-std=c11", f"-I{INCLUDE}", str(source), "-o", str(binary)], check=True)
+    return subprocess.run([binary], check=True, capture_output=True, text=True).stdout
+
+
+def test_the_table_of_offsets_in_the_documentation_is_the_header_s(tmp_path: Path) -> None:
+    document = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert [line for line in printed(TABLE, tmp_path).splitlines() if line not in document] == []
+
+
+@pytest.mark.case("MON-01")
+def test_header_and_reader_agree(tmp_path: Path) -> None:
+    written = json.loads(printed(PRINTER, tmp_path))
     assert written == {
         "magic": region_layouts.MAGIC,
         "cards": region_layouts.CARD_MAX,
