@@ -153,6 +153,26 @@ static void body_managed(void) {
     CHECK_EQUAL(managed, 7);
 }
 
+/* case CVM-01: memory of the host is the driver's business: passed on, not counted, not complained of. */
+static void body_memory_elsewhere(void) {
+    static const int types[] = {0, 2, 3, 4, 99}; /* none, host, a NUMA node of it, the current one, of times to come */
+    static const int ids[] = {0, 1, -1, 1 << 30};
+    use_device(0);
+    for (size_t i = 0; i < sizeof types / sizeof types[0] * sizeof ids / sizeof ids[0]; i++) {
+        CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+        CUmemGenericAllocationHandle handle = 0x1234, driver_gave = 0x5678;
+        prop.location = (CUmemLocation){(CUmemLocationType)types[i / 4], ids[i % 4]};
+        CUresult refused = cuMemCreate(&handle, 500 * MIB, &prop, 0);
+        CHECK(refused == CUDA_ERROR_NOT_SUPPORTED || refused == CUDA_ERROR_INVALID_VALUE || refused == CUDA_SUCCESS);
+        sandbox_fail(NULL, "cuMemCreate", CUDA_SUCCESS, 0, 1);
+        CHECK_EQUAL(cuMemCreate(&driver_gave, 500 * MIB, &prop, 0), CUDA_SUCCESS); /* five times the slice */
+        CHECK_EQUAL(seen_free(), 100 * MIB);
+        CHECK_EQUAL(cuMemRelease(driver_gave), CUDA_ERROR_INVALID_VALUE);
+        CHECK_EQUAL(seen_free(), 100 * MIB);
+        sandbox_heal(NULL);
+    }
+}
+
 /* ---- case CVM-03: no lock of ours is held across a driver call ---- */
 
 static CUdeviceptr held;
@@ -265,6 +285,7 @@ static void test_body(const char *limit, const char *body) {
     char output[SANDBOX_OUTPUT];
     if (!CHECK_EQUAL_THAT(run_body(&sandbox, true, limit, body, output), 0, body))
         fputs(output, stderr);
+    CHECK_THAT(strstr(output, "[libvgpu") == NULL, output);
     sandbox_remove(&sandbox);
 }
 
@@ -314,6 +335,7 @@ static const struct {
     {"pointers-of-others", body_pointers_of_others},
     {"comes-later", body_comes_later},
     {"managed", body_managed},
+    {"memory-elsewhere", body_memory_elsewhere},
 };
 
 static int be_child(const char *name) {
@@ -337,6 +359,7 @@ int main(int argc, char **argv) {
     test_after_another(false);
     test_after_another(true);
     test_body("CUDA_DEVICE_MEMORY_LIMIT=100m", "managed");
+    test_body("CUDA_DEVICE_MEMORY_LIMIT=100m", "memory-elsewhere");
     for (size_t i = 0; i < sizeof stuck / sizeof stuck[0]; i++)
         test_body("CUDA_DEVICE_MEMORY_LIMIT=100m", stuck[i].symbol);
     test_no_lock_of_the_node();

@@ -64,7 +64,7 @@ static void test_held_memory_comes_back(void) {
     sandbox_remove(&sandbox);
 }
 
-/* A long-lived process gets the dead one's memory without anyone new coming. */
+/* case CMM-09: a long-lived process gets the dead one's memory without anyone new coming. */
 static int run_survivor(bool asks_first) {
     CUdeviceptr pointer = 0;
     char command = 0;

@@ -122,7 +122,7 @@ static void body_contexts(void) {
     CHECK_EQUAL(seen_free(), 100 * MIB);
 }
 
-/* CVM-01, CVM-02: charged to the card that is named, until the last reference and the last mapping are gone. */
+/* case CVM-02: charged to the card that is named, until the last reference and the last mapping are gone. */
 static void body_vmm(void) {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}};

@@ -86,6 +86,7 @@ static size_t spoil(struct vg_region *region, enum spoil how) {
     return VG_FILE_BYTES;
 }
 
+/* case CPR-11: nobody lives in it, so it gives way. */
 static void test_leftovers_are_replaced(void) {
     for (int how = 0; how < SPOILS; how++) {
         struct sandbox sandbox = sandbox_make();
@@ -101,8 +102,18 @@ static void test_leftovers_are_replaced(void) {
     }
 }
 
-/* Another implementation's file with a living process in it: CUDA is refused and the reason said, the file untouched.
- */
+static bool holds_just(const struct sandbox *sandbox, const void *bytes, size_t size) {
+    char *found = malloc(size + 1);
+    int file = open(sandbox->region, O_RDONLY | O_CLOEXEC);
+    ssize_t length = read(file, found, size + 1);
+    bool same = length == (ssize_t)size && memcmp(found, bytes, size) == 0;
+    close(file);
+    free(found);
+    return same;
+}
+
+/* case CPR-11: another implementation's file with a living process in it: CUDA is refused and the reason said, the file
+ * stays as it is, to the byte. */
 static void test_foreign_owner_refuses(void) {
     static const enum spoil hows[] = {OLD_VERSION, NO_EXTENSION, OTHER_EXTENSION};
     for (size_t i = 0; i < sizeof hows / sizeof hows[0]; i++) {
@@ -112,12 +123,14 @@ static void test_foreign_owner_refuses(void) {
         struct vg_region *region = sound_region();
         region->slots[0].pid = getpid();
         region->slot_count = 1;
-        write_file(&sandbox, region, spoil(region, hows[i]));
+        size_t size = spoil(region, hows[i]);
+        write_file(&sandbox, region, size);
         stat(sandbox.region, &before);
         CHECK_EQUAL_THAT(run_alloc(&sandbox, "1", output), CUDA_REFUSED, spoil_names[hows[i]]);
         CHECK_THAT(strstr(output, "CUDA is refused: region file") != NULL, output);
         stat(sandbox.region, &after);
         CHECK(before.st_ino == after.st_ino);
+        CHECK_THAT(holds_just(&sandbox, region, size), spoil_names[hows[i]]);
         free(region);
         sandbox_remove(&sandbox);
     }
