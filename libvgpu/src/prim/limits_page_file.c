@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,32 @@
 #include "core/limits_page.h"
 #include "vgpu/prim.h"
 
-/* ---- where this library lies ---- */
+/* ---- where this library lies ----
+ * The kernel is asked: what a program passed to the loader may be a link that it made itself, or relative to a
+ * directory that it left. */
+
+extern const ElfW(Ehdr) __ehdr_start __attribute__((visibility("hidden"))); /* from the linker: our own first byte */
+
+/* What the kernel calls the file behind our code, by one link. Its name is the mapping's bounds, which are those of the
+ * program header unless somebody changed the protection of a part. */
+static bool path_by_link(char path[PATH_MAX]) {
+    char link[80];
+    uintptr_t base = (uintptr_t)&__ehdr_start, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const ElfW(Phdr) *header = (const void *)(base + __ehdr_start.e_phoff);
+    for (unsigned i = 0; i < __ehdr_start.e_phnum; i++, header++) {
+        if (header->p_type != PT_LOAD || (header->p_flags & PF_X) == 0)
+            continue;
+        uintptr_t from = (base + header->p_vaddr) & ~(page - 1);
+        uintptr_t to = (base + header->p_vaddr + header->p_filesz + page - 1) & ~(page - 1);
+        snprintf(link, sizeof link, "/proc/self/map_files/%lx-%lx", (unsigned long)from, (unsigned long)to);
+        ssize_t length = readlink(link, path, PATH_MAX);
+        if (length <= 0 || length >= PATH_MAX || path[0] != '/')
+            return false;
+        path[length] = '\0';
+        return true;
+    }
+    return false;
+}
 
 /* One line of /proc/self/maps: the path of the mapping that holds the address, if this is it. */
 static bool path_of_line(char *line, uintptr_t address, char path[PATH_MAX]) {
@@ -26,8 +52,7 @@ static bool path_of_line(char *line, uintptr_t address, char path[PATH_MAX]) {
     return snprintf(path, PATH_MAX, "%s", line + path_at) < PATH_MAX;
 }
 
-/* The kernel's own word for it: what a program passed to the loader may be a link that it made itself, or relative to
- * a directory that it left. */
+/* The same, by a walk over all mappings. */
 static bool path_in_maps(uintptr_t address, char path[PATH_MAX]) {
     char text[2 * PATH_MAX];
     size_t held = 0;
@@ -73,7 +98,7 @@ static void cut_suffix(char *path, const char *suffix) {
 static bool find_page_path(char out[PATH_MAX]) {
     static const char here;
     char library[PATH_MAX];
-    if (!path_in_maps((uintptr_t)&here, library) && !path_by_loader(&here, library))
+    if (!path_by_link(library) && !path_in_maps((uintptr_t)&here, library) && !path_by_loader(&here, library))
         return false;
     cut_suffix(library, " (deleted)");
     cut_suffix(library, "//deleted");

@@ -24,6 +24,7 @@ struct asked asked_start(const struct sandbox *sandbox, const char *const *envir
  *   nvml UUID             "code total used free" of nvmlDeviceGetMemoryInfo
  *   fork QUESTION         a child's answer to it, which starts CUDA itself: not after init, the driver forbids it
  *   chdir PATH            0
+ *   unprotect             0: a page of the code behind cuInit may be written from now on
  * The answer lies in one buffer, until the next question. */
 const char *asked_question(struct asked *asked, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -523,8 +523,9 @@ static void test_a_forged_page_beside_a_link(void) {
     sandbox_remove(&sandbox);
 }
 
-/* A tenant names it relative to a directory that the program leaves. */
-static void test_a_relative_path(void) {
+/* A tenant names it relative to a directory that the program leaves, and may change the protection of the library's
+ * code, which is then several mappings. */
+static void test_a_relative_path(bool in_pieces) {
     struct sandbox sandbox = sandbox_make();
     struct limits_folder folder = limits_folder_make(&sandbox);
     struct vg_limits_page page = limits_page_of(&sandbox, 100, 100);
@@ -535,6 +536,8 @@ static void test_a_relative_path(void) {
     struct asked asked = start(&sandbox, &folder, NULL, NULL);
     CHECK_EQUAL(chdir(before), 0);
     CHECK_EQUAL(asked_number(&asked, "chdir /"), 0);
+    if (in_pieces && asked_number(&asked, "unprotect") != 0)
+        printf("SKIPPED: code in pieces: this kernel lets no program write its own code\n");
     CHECK_EQUAL(asked_number(&asked, "init"), 0);
     check_gives(&asked, 0, 100, "relative");
     check_finish(&asked, "relative");
@@ -577,7 +580,8 @@ int main(int argc, char **argv) {
     test_a_region_that_cannot_be_opened();
     test_the_tool();
     test_a_forged_page_beside_a_link();
-    test_a_relative_path();
+    test_a_relative_path(false);
+    test_a_relative_path(true);
     test_a_library_that_was_replaced();
     return check_done();
 }

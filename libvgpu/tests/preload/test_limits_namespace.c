@@ -283,6 +283,19 @@ static void test_a_container(const struct sandbox *sandbox) {
     munmap(mapped, VG_LIMITS_PAGE_BYTES);
 }
 
+/* Where there is no /proc the loader says where the library lies. */
+static void test_without_proc(const struct sandbox *sandbox) {
+    struct container container = make_container(sandbox);
+    struct vg_limits_page page = limits_page_of(&container.sandbox, 200, 100);
+    char output[SANDBOX_OUTPUT];
+    limits_page_write(&container.host, &page, sizeof page);
+    if (mount("none", "/proc", "tmpfs", 0, NULL) != 0)
+        give_up("/proc");
+    become_a_tenant();
+    CHECK_EQUAL(run_shell(&container, OVER_ALLOC, output), 0);
+    CHECK_THAT(strstr(output, "\"granted_mib\": 200,") != NULL, output);
+}
+
 /* Without the page the environment holds, as ever. */
 static void test_without_the_page(const struct sandbox *sandbox) {
     struct container container = make_container(sandbox);
@@ -320,6 +333,7 @@ int main(int argc, char **argv) {
     if (argc > 2 && strcmp(argv[1], "as-login") == 0)
         return exec_as(true, argv + 2);
     in_a_namespace(test_a_container);
+    in_a_namespace(test_without_proc);
     in_a_namespace(test_without_the_page);
     return check_done();
 }
