@@ -148,6 +148,8 @@ static const struct {
     {"LD_PRELOAD of something else", "LD_PRELOAD=$IMAGE/libnvidia-ml.so.1 " OVER_ALLOC},
     {"LD_PRELOAD of a link to the library",
      "ln -sf $IMAGE/../container/libvgpu.so $IMAGE/link.so && LD_PRELOAD=$IMAGE/link.so " OVER_ALLOC},
+    {"LD_PRELOAD of a copy of the library", "cp $IMAGE/../container/libvgpu.so $IMAGE/copy.so && "
+                                            "LD_PRELOAD=$IMAGE/copy.so CUDA_DEVICE_MEMORY_LIMIT=0 " OVER_ALLOC},
     {"another memory limit", "CUDA_DEVICE_MEMORY_LIMIT=9000m " OVER_ALLOC},
     {"another memory limit of the card", "CUDA_DEVICE_MEMORY_LIMIT_0=9000m " OVER_ALLOC},
     {"no memory limit", "env -u CUDA_DEVICE_MEMORY_LIMIT -u CUDA_DEVICE_MEMORY_LIMIT_0 " OVER_ALLOC},
