@@ -18,6 +18,7 @@ from hami_model import (
     go_time,
     handshake,
     kube,
+    limits_page,
     mig_allocations,
     node_lock,
     pair_scores,
@@ -28,6 +29,7 @@ from hami_model import (
 )
 from hami_model.errors import HamiError, InvalidRequestError, MalformedError
 from hami_model.events import codec
+from hami_model.limits_page import CardLimits, LimitsPage
 from hami_monitor.core import process_trace, region, region_layouts
 from hami_node_agent.core import handed_out, node_options
 from hami_scheduler.core import extender
@@ -215,6 +217,18 @@ def shared_region(data: bytes) -> None:
     del content[size:]
     found = region.read_region(size, lambda offset, length: bytes(content[offset : offset + length]))
     assert all(0 <= card.used.total < 2**64 for card in found.cards)
+
+
+@target(MalformedError, most_bytes=512)
+def limits_page_words(data: bytes) -> None:
+    """The bytes say which 64-bit words of a sound page are overwritten. What reads has one way to be written."""
+    cards = tuple(CardLimits(uuid=f"GPU-{number}", memory_limit_bytes=2**30) for number in range(2))
+    content = bytearray(limits_page.encode(LimitsPage(region_file="/slice.cache", cards=cards)))
+    for start in range(0, len(data) - 9, 10):
+        place = int.from_bytes(data[start : start + 2], "little") % (len(content) - 8)
+        content[place : place + 8] = data[start + 2 : start + 10]
+    found = limits_page.decode(bytes(content))
+    assert limits_page.encode(found, limits_page.sequence_of(bytes(content))) == bytes(content)
 
 
 @target()
