@@ -33,6 +33,9 @@ struct vgi_identity vgi_identify_self(void);
 bool vgi_is_gone(const struct vgi_identity *owner, uint64_t own_namespace);
 uint64_t vgi_pid_namespace(void); /* 0 = cannot be told */
 
+/* False: that process does not exist here, or has no file of that inode mapped. What cannot be told is true. */
+bool vgi_may_have_mapped(int32_t pid, uint64_t inode);
+
 /* A zeroed page that every kind of fork (also raw clone) hands to the child zeroed again; NULL when the kernel has no
  * such thing. */
 void *vgi_page_wiped_on_fork(void);

@@ -7,6 +7,7 @@
 struct vgi_map vgi_allocations;
 
 #define SWEEP_LOCK_MS 1000
+#define UNSURE_TRIES 1000 /* each is spoilt only by others who add up in that very moment */
 #define PAUSE_US 50
 #define TAKE_OVER_AFTER 40 /* pauses: adding up takes microseconds */
 
@@ -29,6 +30,8 @@ struct waiting {
 
 static void wait_for_sum(unsigned card, struct waiting *waiting) {
     uint64_t word = vgi_quota_word(vgi_region, card);
+    if ((word & VG_SUM_UNDER_WAY) == 0)
+        return;
     if (word != waiting->word)
         *waiting = (struct waiting){.word = word};
     if (waiting->pauses++ < TAKE_OVER_AFTER)
@@ -81,12 +84,12 @@ void vgi_leave(void) {
     vgi_region_leave(vgi_region, slot);
 }
 
-static bool charge(unsigned card, enum vgi_kind kind, uint64_t bytes, uint64_t limit) {
+static enum vgi_charge charge(unsigned card, enum vgi_kind kind, uint64_t bytes, uint64_t limit) {
     enum vgi_charge result;
     struct waiting waiting = {.pauses = 0};
     while ((result = vgi_quota_charge(vgi_region, vgi_process->slot, card, kind, bytes, limit)) == VGI_RECOMPUTING)
         wait_for_sum(card, &waiting);
-    return result == VGI_CHARGED;
+    return result;
 }
 
 static void say_once_that_withheld(unsigned card) {
@@ -102,11 +105,17 @@ static bool charge_or_reclaim(unsigned card, enum vgi_kind kind, uint64_t bytes)
         say_once_that_withheld(card);
         return false;
     }
-    if (charge(card, kind, bytes, vgi_memory_limit(card)))
+    enum vgi_charge result = charge(card, kind, bytes, vgi_memory_limit(card));
+    if (__builtin_expect(result == VGI_CHARGED, 1))
         return true;
     reclaim(SWEEP_LOCK_MS);
-    add_up(card);
-    if (charge(card, kind, bytes, vgi_memory_limit(card)))
+    for (unsigned tries = 0; tries < UNSURE_TRIES; tries++) {
+        add_up(card);
+        result = charge(card, kind, bytes, vgi_memory_limit(card));
+        if (result != VGI_UNSURE)
+            break;
+    }
+    if (result == VGI_CHARGED)
         return true;
     vgi_say(VGI_INFO, "refused %llu bytes on card %u: %llu of %llu are used", (unsigned long long)bytes, card,
             (unsigned long long)vgi_quota_used(vgi_region, card), (unsigned long long)vgi_memory_limit(card));

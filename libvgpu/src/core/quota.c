@@ -1,24 +1,23 @@
 #include "quota.h"
 
-/* Between any two touches of what processes share; the test of interleavings puts its scheduler here. */
-#ifndef VGI_STEP
-#    define VGI_STEP() ((void)0)
-#endif
-
 #define EPOCH_SHIFT (VG_USED_BITS + 1)
 #define EPOCH_MASK (~0ull << EPOCH_SHIFT)
 
-/* All of it sequentially consistent: who changes a slot and then looks at the word, against who changes the word and
- * then looks at the slots. On x86 it costs the same. */
-static uint64_t load(_Atomic uint64_t *word) {
-    VGI_STEP();
+/* Every touch of what processes share. All of it sequentially consistent: who changes a slot and then looks at the
+ * word, against who changes the word and then looks at the slots. On x86 it costs the same. */
+#ifndef VGI_OWN_ACCESS /* the test of interleavings puts its scheduler here */
+static uint64_t load(const _Atomic uint64_t *word) {
     return atomic_load(word);
 }
 
 static bool swap(_Atomic uint64_t *word, uint64_t *expected, uint64_t wanted) {
-    VGI_STEP();
     return atomic_compare_exchange_strong(word, expected, wanted);
 }
+
+static void set_bits(_Atomic uint64_t *word, uint64_t bits) {
+    atomic_fetch_or(word, bits);
+}
+#endif
 
 static _Atomic uint64_t *sum_of(struct vg_region *region, unsigned card) {
     return &vg_extension_of(region)->sums[card].word;
@@ -54,9 +53,8 @@ static _Atomic uint64_t *word_of(struct vg_usage *usage, enum vgi_kind kind) {
 }
 
 void vgi_quota_mark_inexact(struct vg_region *region, unsigned card) {
-    VGI_STEP();
     /* Whoever is adding up finds its word changed, and adds up again. */
-    atomic_fetch_or(sum_of(region, card), VG_SUM_INEXACT);
+    set_bits(sum_of(region, card), VG_SUM_INEXACT);
 }
 
 /* Where the slots were added up since `word` was read, they may have been seen with bytes that are gone now. */
@@ -71,6 +69,10 @@ static bool fits(uint64_t word, uint64_t bytes, uint64_t limit) {
     return bytes <= ceiling && used <= ceiling - bytes;
 }
 
+static enum vgi_charge refusal(uint64_t word) {
+    return (word & VG_SUM_INEXACT) != 0 ? VGI_UNSURE : VGI_REFUSED;
+}
+
 enum vgi_charge vgi_quota_charge(struct vg_region *region, unsigned slot, unsigned card, enum vgi_kind kind,
                                  uint64_t bytes, uint64_t limit_bytes) {
     struct vg_usage *usage = &region->slots[slot].used[card];
@@ -78,7 +80,9 @@ enum vgi_charge vgi_quota_charge(struct vg_region *region, unsigned slot, unsign
         uint64_t seen = load(sum_of(region, card)), word = seen;
         if (is_under_way(word))
             return VGI_RECOMPUTING;
-        if (!fits(word, bytes, limit_bytes) || !add(&usage->total, bytes))
+        if (!fits(word, bytes, limit_bytes))
+            return refusal(word);
+        if (!add(&usage->total, bytes))
             return VGI_REFUSED;
         while (same_epoch(word, seen) && fits(word, bytes, limit_bytes)) {
             if (!swap(sum_of(region, card), &word, word + bytes))
@@ -89,7 +93,7 @@ enum vgi_charge vgi_quota_charge(struct vg_region *region, unsigned slot, unsign
         subtract(&usage->total, bytes);
         mark_if_late(region, card, seen);
         if (same_epoch(word, seen))
-            return VGI_REFUSED;
+            return refusal(word);
     }
 }
 
@@ -146,10 +150,8 @@ uint64_t vgi_quota_word(struct vg_region *region, unsigned card) {
 
 static uint64_t add_up(const struct vg_region *region, unsigned card) {
     uint64_t sum = 0;
-    for (unsigned i = 0; i < vg_slot_count(region); i++) {
-        VGI_STEP();
-        sum = vg_saturating_sum(sum, atomic_load(&region->slots[i].used[card].total));
-    }
+    for (unsigned i = 0; i < vg_slot_count(region); i++)
+        sum = vg_saturating_sum(sum, load(&region->slots[i].used[card].total));
     return sum;
 }
 

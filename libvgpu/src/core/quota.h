@@ -8,7 +8,7 @@
  * Whoever adds the slots up anew raises the epoch to odd, which no charge passes, sums, and stores the sum in the next
  * even epoch. It waits for nobody: who had a charge pending finds the epoch changed, takes it out of the slot and tries
  * again; who was giving back finds it changed afterwards. Both mark the word inexact, since the sum may have seen their
- * bytes. A process that stays stopped or was killed there has too much counted until it goes on or is reclaimed.
+ * bytes; a refusal by a marked word does not count. A process that stays stopped or was killed there has too much counted until it goes on or is reclaimed.
  * One who was killed or stopped while adding up is taken over: the word names who is at it (a ticket, never used
  * twice), so that a late result finds another word than its own. Before a refusal the sum is always made anew. */
 #ifndef VGPU_CORE_QUOTA_H
@@ -19,13 +19,17 @@
 
 #include "vgpu/shm_layout.h"
 
-enum vgi_charge { VGI_CHARGED, VGI_REFUSED, VGI_RECOMPUTING };
+enum vgi_charge {
+    VGI_CHARGED,
+    VGI_REFUSED,
+    VGI_UNSURE,     /* refused by a sum that may be too high: add up, try again */
+    VGI_RECOMPUTING /* the slots are being added up, nothing was done: wait and try again, take over if it lasts */
+};
 
 /* What the memory is for: which of the slot's words shows it. All of it counts. */
 enum vgi_kind { VGI_KIND_CONTEXT, VGI_KIND_MODULE, VGI_KIND_DATA };
 
-/* One try. `limit_bytes` 0 = none. VGI_RECOMPUTING: the slots are being added up, nothing was charged, wait and try
- * again (vgi_quota_take_over if it lasts). */
+/* One try. `limit_bytes` 0 = none. */
 enum vgi_charge vgi_quota_charge(struct vg_region *region, unsigned slot, unsigned card, enum vgi_kind kind,
                                  uint64_t bytes, uint64_t limit_bytes);
 /* VGI_CHARGED or VGI_RECOMPUTING. */

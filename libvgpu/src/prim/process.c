@@ -89,6 +89,39 @@ bool vgi_is_gone(const struct vgi_identity *owner, uint64_t own_namespace) {
     return reused || ((stat.state == 'Z' || stat.state == 'X') && stat.threads <= 1);
 }
 
+/* A line of /proc/<pid>/maps: addresses, permissions, offset, device, inode, path. */
+static bool is_line_of(const char *line, uint64_t inode) {
+    unsigned long found = 0;
+    return sscanf(line, "%*s %*s %*s %*s %lu", &found) == 1 && found == inode;
+}
+
+bool vgi_may_have_mapped(int32_t pid, uint64_t inode) {
+    char path[64], text[4096];
+    size_t kept = 0;
+    bool found = false;
+    if (kill(pid, 0) != 0 && errno == ESRCH)
+        return false;
+    snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return true;
+    for (ssize_t got; !found && (got = read(file, text + kept, sizeof text - 1 - kept)) > 0;) {
+        char *line = text, *end;
+        text[kept + (size_t)got] = '\0';
+        while (!found && (end = strchr(line, '\n')) != NULL) {
+            *end = '\0';
+            found = is_line_of(line, inode);
+            line = end + 1;
+        }
+        kept = strlen(line);
+        if (kept == sizeof text - 1)
+            kept = 0; /* no such line is that long */
+        memmove(text, line, kept);
+    }
+    close(file);
+    return found;
+}
+
 void *vgi_page_wiped_on_fork(void) {
     size_t size = (size_t)sysconf(_SC_PAGESIZE);
     void *page = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

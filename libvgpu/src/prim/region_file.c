@@ -1,6 +1,5 @@
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,15 +146,18 @@ static bool read_heads(int descriptor, struct vgi_region_heads *heads) {
     return true;
 }
 
-/* A process that has a slot in a file of another layout, or 0. Pids of layouts 1.x lie where ours do. */
+/* A process that has a slot in a file of another layout and uses it still, or 0. Pids of layouts 1.x lie where ours do.
+ * A pid alone says little: after the container was started anew it is some other process's. */
 static int32_t living_owner(int descriptor, const struct vgi_region_heads *heads) {
+    struct stat status;
+    uint64_t inode = fstat(descriptor, &status) == 0 ? (uint64_t)status.st_ino : 0;
     if (heads->magic != VG_REGION_MAGIC || heads->size < sizeof(struct vg_region))
         return 0;
     for (unsigned i = 0; i < VG_MAX_SLOTS; i++) {
         int32_t pid = 0;
         off_t at = (off_t)(offsetof(struct vg_region, slots) + i * sizeof(struct vg_slot));
         if (pread(descriptor, &pid, sizeof pid, at) == (ssize_t)sizeof pid && pid > 0 &&
-            (kill(pid, 0) == 0 || errno == EPERM))
+            vgi_may_have_mapped(pid, inode))
             return pid;
     }
     return 0;

@@ -1,8 +1,10 @@
 /* The region file in every state a disk or a tenant can leave it in: replaced where nobody lives in it, refused where
- * someone does, and never a crash (case CPR-11). */
+ * someone does, and never a crash. */
+/* case CPR-11 */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -125,15 +127,30 @@ static void test_foreign_owner_refuses(void) {
         region->slot_count = 1;
         size_t size = spoil(region, hows[i]);
         write_file(&sandbox, region, size);
+        struct vg_region *mapped = sandbox_region(&sandbox); /* whoever uses it has it mapped */
         stat(sandbox.region, &before);
         CHECK_EQUAL_THAT(run_alloc(&sandbox, "1", output), CUDA_REFUSED, spoil_names[hows[i]]);
         CHECK_THAT(strstr(output, "CUDA is refused: region file") != NULL, output);
         stat(sandbox.region, &after);
         CHECK(before.st_ino == after.st_ino);
         CHECK_THAT(holds_just(&sandbox, region, size), spoil_names[hows[i]]);
+        munmap(mapped, VG_FILE_BYTES);
         free(region);
         sandbox_remove(&sandbox);
     }
+}
+
+/* The same file after the container was started anew: that pid is some other process's now. */
+static void test_foreign_file_of_a_former_container(void) {
+    struct sandbox sandbox = sandbox_make();
+    char output[SANDBOX_OUTPUT];
+    struct vg_region *region = sound_region();
+    region->slots[0].pid = getpid();
+    region->slot_count = 1;
+    write_file(&sandbox, region, spoil(region, NO_EXTENSION));
+    CHECK_EQUAL(run_alloc(&sandbox, "100", output), 0);
+    free(region);
+    sandbox_remove(&sandbox);
 }
 
 static void test_unusable_paths(void) {
@@ -228,6 +245,7 @@ int main(void) {
     test_absent();
     test_leftovers_are_replaced();
     test_foreign_owner_refuses();
+    test_foreign_file_of_a_former_container();
     test_unusable_paths();
     test_hostile_content();
     test_creation_race();
