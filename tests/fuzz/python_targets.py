@@ -233,9 +233,13 @@ def limits_page_words(data: bytes) -> None:
 
 @target()
 def process_files(data: bytes) -> None:
-    process_trace.start_time(text_of(data))
-    process_trace.pod_by_cgroup(text_of(data))
-    process_trace.owner_by_maps(text_of(data).splitlines(), {})
+    text = text_of(data)
+    process_trace.process_stat(text)
+    process_trace.namespaced_pids(text)
+    process_trace.pod_by_cgroup(text)
+    process_trace.container_by_cgroup(text)
+    process_trace.owner_by_maps(text.splitlines(), {})
+    process_trace.owner_by_mounts(text.splitlines(), {})
 
 
 # ---- bad data never reads as free ----------------------------------------------------------------------------------
