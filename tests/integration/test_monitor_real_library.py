@@ -374,6 +374,10 @@ async def test_a_process_without_the_library_is_told_of(node: SimulatedNode, kub
         outside.wait()
         found = await monitor.until(lambda series: of_a not in series)
         assert found[of_b] == 1
+
+        of_c = (metric, "c", CARDS[1])
+        (node.folder("c") / "region.cache").unlink()  # its account is nobody's any more
+        await monitor.until(lambda series: series.get(of_c) == 1)
     await client.close()
 
 
