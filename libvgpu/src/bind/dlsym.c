@@ -40,19 +40,19 @@ static struct answer answer(void *handle, const char *name, const char *version)
     const struct vgi_hook *row = vgi_hook_by_name(name);
     if (row == NULL)
         return left_to_libc;
-    void *driver = drivers_own(row, version);
     /* Whoever comes after us in the search order would skip us; ours calls the driver, never back. */
     if (handle == RTLD_NEXT)
-        return driver != NULL ? (struct answer){row->hook, 1} : left_to_libc;
+        return drivers_own(row, version) != NULL ? (struct answer){row->hook, 1} : left_to_libc;
     void *found = look_up(handle, name, version);
-    if (found != NULL && found == driver)
-        return (struct answer){row->hook, 1};
-    if (found != row->hook)
+    if (found == NULL)
         return left_to_libc;
+    if (found != row->hook)
+        return found == drivers_own(row, version) ? (struct answer){row->hook, 1} : left_to_libc;
     /* We were found because we export the name. What would be found without us? In a program that has no driver, or has
      * it in a scope of its own, nothing; then dlerror() tells so. */
     void *behind_us = look_up(RTLD_NEXT, name, version);
-    return (struct answer){behind_us == driver && driver != NULL ? row->hook : behind_us, 1};
+    bool driver = behind_us != NULL && behind_us == drivers_own(row, version);
+    return (struct answer){driver ? row->hook : behind_us, 1};
 }
 
 struct answer vgi_answer_dlsym(void *handle, const char *name) {
