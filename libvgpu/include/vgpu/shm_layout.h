@@ -94,12 +94,13 @@ struct vg_card_compute {
     _Atomic int64_t tokens_ns; /* device time that may still be granted; below zero = debt */
     _Atomic uint64_t refilled_at_ns;
     _Atomic uint64_t granted_until_ns;   /* when the work granted so far should be over */
-    _Atomic uint64_t plenty_at_ns;       /* when the bucket was last well filled */
+    _Atomic uint64_t work_ns;            /* granted so far, as estimated */
     _Atomic uint64_t measuring_until_ns; /* someone runs a kernel that nobody knows yet, alone, at most until then */
     uint64_t unused_launch[3];
-    _Atomic uint64_t scale;        /* costs are multiplied by this / VGI_SCALE_ONE; 0 = 1 */
-    _Atomic uint64_t busy_percent; /* of the container on the card, as last sampled */
-    uint64_t unused_sampler[6];
+    _Atomic uint64_t scale;     /* work costs this much / VGI_SCALE_ONE; 0 = 1 */
+    _Atomic uint64_t mean_busy; /* means of the last seconds, parts per million of time: what NVML saw of the container */
+    _Atomic uint64_t mean_work; /* and what was granted to it */
+    uint64_t unused_sampler[5];
 };
 
 /* Who a slot belongs to. The slot's own pid goes to 0 when its process leaves; this one when the process is gone, so

@@ -19,6 +19,9 @@
  * known. (Lazy loading makes drivers wait at a first launch too.) One that runs longer, or never ends, is let be. */
 #define FIRST_WAIT_NS 250000000ull
 
+/* So long after other streams or processes had work it may be that some is left, however short it seemed. */
+#define SHARED_FOR_NS 1000000000ull
+
 #define LOAD(word) atomic_load_explicit(&(word), memory_order_relaxed)
 #define STORE(word, value) atomic_store_explicit(&(word), (value), memory_order_relaxed)
 
@@ -27,7 +30,7 @@ static _Atomic uint64_t resident_threads[VG_MAX_CARDS]; /* 0 = not asked yet */
 
 /* What this thread has taken and not spent. */
 static _Thread_local struct {
-    int64_t ns;
+    uint64_t ns; /* of estimated work */
     unsigned card;
 } credit __attribute__((tls_model("initial-exec")));
 
@@ -140,15 +143,15 @@ static void note_taking(unsigned card, struct vgi_taking taking) {
 
 static void take_back_credit(void) {
     if (credit.ns > 0)
-        vgi_bucket_correct(compute_of(credit.card), -credit.ns);
+        vgi_bucket_correct(compute_of(credit.card), -(int64_t)credit.ns);
     credit.ns = 0;
 }
 
 /* Waits until the container's share of the card allows the launch, and takes what it costs. Holds no lock: whoever is
  * killed here leaves nothing behind. `measuring`, where it is given, is this card's word, kept up meanwhile. */
-static void pay(unsigned card, uint64_t cost_ns, uint64_t *measuring) {
+static void pay(unsigned card, uint64_t work_ns, uint64_t *measuring) {
     struct vg_card_compute *compute = compute_of(card);
-    uint64_t wanted = cost_ns < BATCH_NS ? BATCH_NS : cost_ns;
+    uint64_t wanted = work_ns < BATCH_NS ? BATCH_NS : work_ns;
     if (credit.card != card)
         take_back_credit();
     credit.card = card;
@@ -157,7 +160,7 @@ static void pay(unsigned card, uint64_t cost_ns, uint64_t *measuring) {
         struct vgi_taking taking = vgi_bucket_take(compute, now, vgi_cores_limit(card), wanted);
         if (taking.wait_ns == 0) {
             note_taking(card, taking);
-            credit.ns += (int64_t)(wanted - cost_ns);
+            credit.ns += wanted - work_ns;
             return;
         }
         vgi_samples_collect();
@@ -188,11 +191,13 @@ static uint64_t guess(unsigned card, uint64_t threads) {
 static struct vgi_sample *begin_sample(unsigned card, struct vgi_duration *entry, const struct vgi_work *work,
                                        uint64_t charged_ns, uint64_t measuring) {
     vgi_samples_collect();
+    uint64_t now = vgi_now_ns();
     struct vgi_sample_of what = {.entry = entry,
                                  .card = compute_of(card),
                                  .charged_ns = charged_ns,
                                  .guess_ns = guess(card, work->threads),
-                                 .backlog_ns = backlog(card, vgi_now_ns()),
+                                 .backlog_ns = backlog(card, now),
+                                 .shared = now - LOAD(view[card].others_until_ns) < SHARED_FOR_NS,
                                  .stream = work->stream,
                                  .per_thread = work->per_thread,
                                  .measuring = measuring};
@@ -207,9 +212,9 @@ static struct vgi_sample *launch_unknown(unsigned card, struct vgi_duration *ent
     if (measuring == 0)
         return NULL;
     uint64_t known = LOAD(entry->estimate_ns); /* another thread may have been faster */
-    uint64_t cost = vgi_scaled(known != 0 ? known : guess(card, work->threads), vgi_scale(compute_of(card)));
-    pay(card, cost, &measuring);
-    struct vgi_sample *sample = known == 0 ? begin_sample(card, entry, work, cost, measuring) : NULL;
+    uint64_t charged = known != 0 ? known : guess(card, work->threads);
+    pay(card, charged, &measuring);
+    struct vgi_sample *sample = known == 0 ? begin_sample(card, entry, work, charged, measuring) : NULL;
     if (sample == NULL)
         end_measuring(compute_of(card), measuring);
     return sample;
@@ -245,12 +250,11 @@ static struct vgi_sample *pass(unsigned card, const struct vgi_work *work) {
         change_stream(card, stream);
     if (__builtin_expect(estimate == 0, 0))
         return launch_unknown(card, entry, work);
-    uint64_t cost = vgi_scaled(estimate, vgi_scale(compute_of(card)));
-    if (__builtin_expect(credit.card == card && credit.ns >= (int64_t)cost, 1))
-        credit.ns -= (int64_t)cost;
+    if (__builtin_expect(credit.card == card && credit.ns >= estimate, 1))
+        credit.ns -= estimate;
     else
-        pay(card, cost, NULL);
-    return __builtin_expect(vgi_duration_is_due(entry), 0) ? begin_sample(card, entry, work, cost, 0) : NULL;
+        pay(card, estimate, NULL);
+    return __builtin_expect(vgi_duration_is_due(entry), 0) ? begin_sample(card, entry, work, estimate, 0) : NULL;
 }
 
 struct vgi_sample *vgi_before_launch(const struct vgi_work *work) {

@@ -8,8 +8,9 @@
 #include "core/throttle.h"
 #include "vgpu/prim.h"
 
-#define TICK_NS 100000000ull
+#define TICK_NS 50000000ull
 #define WINDOW_NS 1000000000ull /* of a sample */
+#define LOOKS 32
 #define MOST_SAMPLES 1024
 
 static nvmlProcessUtilizationSample_t samples[MOST_SAMPLES];
@@ -40,24 +41,38 @@ static unsigned read_samples(unsigned card) {
     return count < MOST_SAMPLES ? count : MOST_SAMPLES;
 }
 
+/* What had been granted on a card when this process looked; those of about a second ago are of use. */
+struct look {
+    uint64_t at_ns, work_ns;
+};
+static struct {
+    struct look looks[LOOKS];
+    unsigned count;
+} history[VG_MAX_CARDS];
+
+static const struct look *a_window_ago(unsigned card, uint64_t now_ns) {
+    for (unsigned back = 1; back <= LOOKS && back <= history[card].count; back++) {
+        const struct look *look = &history[card].looks[(history[card].count - back) % LOOKS];
+        if (now_ns - look->at_ns >= WINDOW_NS - TICK_NS / 2)
+            return now_ns - look->at_ns < 2 * WINDOW_NS ? look : NULL;
+    }
+    return NULL;
+}
+
 static void correct(unsigned card, unsigned busy_percent, uint64_t now_ns) {
     struct vg_card_compute *compute = &vg_extension_of(vgi_region)->compute[card];
-    unsigned percent = vgi_cores_limit(card);
-    if (percent >= 100)
-        return;
-    bool short_of = vgi_bucket_was_short(compute, now_ns, WINDOW_NS);
-    uint64_t scale = vgi_scale_step(vgi_scale(compute), percent, busy_percent, short_of);
-    atomic_store_explicit(&compute->scale, scale, memory_order_relaxed);
+    uint64_t work = atomic_load_explicit(&compute->work_ns, memory_order_relaxed);
+    const struct look *before = a_window_ago(card, now_ns);
+    if (before != NULL && work >= before->work_ns)
+        vgi_scale_learn(compute, busy_percent, work - before->work_ns, now_ns - before->at_ns);
+    history[card].looks[history[card].count++ % LOOKS] = (struct look){.at_ns = now_ns, .work_ns = work};
 }
 
 static void sample_card(unsigned card, uint64_t now_ns) {
     unsigned count = read_samples(card);
     struct vgi_load load = vgi_load_of(vgi_region, card, samples, count);
-    if (!load.known)
-        return; /* what was known stays: no sample is not "idle" */
-    atomic_store_explicit(&vg_extension_of(vgi_region)->compute[card].busy_percent, load.busy_percent,
-                          memory_order_relaxed);
-    if (load.complete)
+    /* What was known stays: no sample is not "idle". */
+    if (load.known && load.complete && vgi_cores_limit(card) < 100)
         correct(card, load.busy_percent, now_ns);
 }
 

@@ -80,6 +80,8 @@ struct vgi_sample *vgi_sample_begin(const struct vgi_sample_of *what) {
     }
     sample->key = atomic_load_explicit(&what->entry->key, memory_order_relaxed);
     sample->what = *what;
+    if (what->shared && begun == 0 && what->backlog_ns == 0)
+        sample->what.backlog_ns = 1;
     sample->calls_ns = 0;
     sample->begun_ns = begun;
     return sample;
@@ -109,8 +111,8 @@ static void learn(const struct vgi_sample *sample, float milliseconds) {
     vgi_duration_learn(what->entry, measure, what->guess_ns);
     if (what->measuring != 0) {
         uint64_t now_known = atomic_load_explicit(&what->entry->estimate_ns, memory_order_relaxed);
-        uint64_t true_cost = vgi_scaled(elapsed < now_known ? elapsed : now_known, vgi_scale(what->card));
-        vgi_bucket_correct(what->card, (int64_t)true_cost - (int64_t)what->charged_ns);
+        uint64_t true_ns = elapsed < now_known ? elapsed : now_known;
+        vgi_bucket_correct(what->card, (int64_t)true_ns - (int64_t)what->charged_ns);
     }
 }
 

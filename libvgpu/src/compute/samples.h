@@ -18,6 +18,7 @@ struct vgi_sample_of {
     uint64_t charged_ns; /* taken from the bucket for it */
     uint64_t guess_ns;
     uint64_t backlog_ns;
+    bool shared; /* others use the card too: only on an idle stream is it certain that nothing is in between */
     CUstream stream;
     bool per_thread; /* a stream of 0 is the thread's own */
     uint64_t

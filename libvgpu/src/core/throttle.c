@@ -38,19 +38,21 @@ static void refill(struct vg_card_compute *card, uint64_t now, unsigned percent)
         add_tokens(card, (int64_t)gain, burst_of(percent));
 }
 
-static void note_granted(struct vg_card_compute *card, uint64_t now, uint64_t cost, struct vgi_taking *taking) {
+static void note_granted(struct vg_card_compute *card, uint64_t now, uint64_t work, struct vgi_taking *taking) {
     uint64_t until = LOAD(card->granted_until_ns);
     do {
         /* Nonsense in the file is not believed further than debts go. */
         bool believable = until > now && until - now <= (uint64_t)VGI_MAX_DEBT_NS;
         taking->granted_before = until;
-        taking->granted_after = (believable ? until : now) + cost;
+        taking->granted_after = (believable ? until : now) + work;
     } while (!SWAP(card->granted_until_ns, until, taking->granted_after));
 }
 
-struct vgi_taking vgi_bucket_take(struct vg_card_compute *card, uint64_t now, unsigned percent, uint64_t cost_ns) {
+struct vgi_taking vgi_bucket_take(struct vg_card_compute *card, uint64_t now, unsigned percent, uint64_t work_ns) {
     struct vgi_taking taking = {.wait_ns = 0};
-    int64_t cost = cost_ns > (uint64_t)VGI_MAX_DEBT_NS ? VGI_MAX_DEBT_NS : (int64_t)cost_ns;
+    uint64_t work = work_ns > (uint64_t)VGI_MAX_DEBT_NS ? (uint64_t)VGI_MAX_DEBT_NS : work_ns;
+    uint64_t scaled = vgi_scaled(work, vgi_scale(card));
+    int64_t cost = scaled > (uint64_t)VGI_MAX_DEBT_NS ? VGI_MAX_DEBT_NS : (int64_t)scaled;
     refill(card, now, percent);
     int64_t burst = burst_of(percent), tokens = LOAD(card->tokens_ns);
     do {
@@ -59,26 +61,26 @@ struct vgi_taking vgi_bucket_take(struct vg_card_compute *card, uint64_t now, un
             taking.wait_ns = (uint64_t)(1 - usable) * 100 / percent + 1;
             return taking;
         }
-        if (usable >= burst / 2)
-            STORE(card->plenty_at_ns, now);
     } while (!SWAP(card->tokens_ns, tokens, bounded(tokens, burst) - cost));
-    note_granted(card, now, (uint64_t)cost, &taking);
+    note_granted(card, now, work, &taking);
+    atomic_fetch_add_explicit(&card->work_ns, work, memory_order_relaxed);
     return taking;
 }
 
 void vgi_bucket_correct(struct vg_card_compute *card, int64_t more_ns) {
-    int64_t bounded_more = more_ns > VGI_MAX_DEBT_NS    ? VGI_MAX_DEBT_NS
-                           : more_ns < -VGI_MAX_DEBT_NS ? -VGI_MAX_DEBT_NS
-                                                        : more_ns;
-    add_tokens(card, -bounded_more, VGI_BURST_NS);
+    uint64_t scaled = vgi_scaled((uint64_t)(more_ns < 0 ? -more_ns : more_ns), vgi_scale(card));
+    int64_t bounded_more = scaled > (uint64_t)VGI_MAX_DEBT_NS ? VGI_MAX_DEBT_NS : (int64_t)scaled;
+    add_tokens(card, more_ns < 0 ? bounded_more : -bounded_more, VGI_BURST_NS);
+    atomic_fetch_add_explicit(&card->work_ns, (uint64_t)more_ns, memory_order_relaxed);
 }
 
 /* ---- the outer loop ---- */
 
-#define MOST_STEP (VGI_SCALE_ONE * 3 / 100)
 #define LEAST_SCALE (VGI_SCALE_ONE / 16)
 #define MOST_SCALE (VGI_SCALE_ONE * 16)
-#define GAIN_DIVISOR 12 /* samples cover the last second: a faster loop would swing */
+#define MEMORY 64        /* looks that the means go over: three seconds */
+#define TOO_LITTLE 5000u   /* parts per million of time from which nothing can be told */
+#define STEP_DIVISOR 4
 
 uint64_t vgi_scale(const struct vg_card_compute *card) {
     uint64_t scale = LOAD(card->scale);
@@ -91,17 +93,23 @@ uint64_t vgi_scaled(uint64_t ns, uint64_t scale) {
     return scaled == 0 ? 1 : scaled;
 }
 
-uint64_t vgi_scale_step(uint64_t scale, unsigned percent, unsigned busy_percent, bool short_of) {
-    int64_t wanted = (int64_t)percent, seen = busy_percent > 100 ? 100 : (int64_t)busy_percent;
-    if (seen < wanted && !short_of)
-        return scale;
-    int64_t step = (seen - wanted) * (int64_t)VGI_SCALE_ONE / wanted / GAIN_DIVISOR;
-    step = step > (int64_t)MOST_STEP ? (int64_t)MOST_STEP : step < -(int64_t)MOST_STEP ? -(int64_t)MOST_STEP : step;
-    uint64_t next = scale * (uint64_t)((int64_t)VGI_SCALE_ONE + step) / VGI_SCALE_ONE;
-    return next < LEAST_SCALE ? LEAST_SCALE : next > MOST_SCALE ? MOST_SCALE : next;
+static uint64_t mean(_Atomic uint64_t *word, uint64_t ppm) {
+    uint64_t before = LOAD(*word) > 100000000 ? 0 : LOAD(*word);
+    uint64_t next = before + ppm / MEMORY - before / MEMORY;
+    STORE(*word, next);
+    return next;
 }
 
-bool vgi_bucket_was_short(const struct vg_card_compute *card, uint64_t now_ns, uint64_t window_ns) {
-    uint64_t plenty = LOAD(card->plenty_at_ns);
-    return plenty <= now_ns && now_ns - plenty >= window_ns;
+void vgi_scale_learn(struct vg_card_compute *card, unsigned busy_percent, uint64_t work_ns, uint64_t window_ns) {
+    if (window_ns == 0 || busy_percent > 100)
+        return;
+    uint64_t work_ppm = work_ns / (window_ns / 1000000 + 1);
+    uint64_t busy = mean(&card->mean_busy, busy_percent * 10000ull);
+    uint64_t work = mean(&card->mean_work, work_ppm > 100000000 ? 100000000 : work_ppm);
+    if (work < TOO_LITTLE)
+        return;
+    int64_t scale = (int64_t)vgi_scale(card), wanted = (int64_t)(busy * VGI_SCALE_ONE / work);
+    int64_t step = (wanted - scale) / STEP_DIVISOR, most = scale * 3 / 100;
+    int64_t next = scale + (step > most ? most : step < -most ? -most : step);
+    STORE(card->scale, next < LEAST_SCALE ? LEAST_SCALE : next > MOST_SCALE ? MOST_SCALE : (uint64_t)next);
 }

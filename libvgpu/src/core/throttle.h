@@ -21,24 +21,21 @@ struct vgi_taking {
     uint64_t granted_after;
 };
 
-/* One try to take cost_ns of device time. `percent` is 1 to 99. */
-struct vgi_taking vgi_bucket_take(struct vg_card_compute *card, uint64_t now_ns, unsigned percent, uint64_t cost_ns);
+/* One try to take what work of that estimated length costs. `percent` is 1 to 99. */
+struct vgi_taking vgi_bucket_take(struct vg_card_compute *card, uint64_t now_ns, unsigned percent, uint64_t work_ns);
 
-/* A launch cost so much more than was taken for it (negative: less). */
+/* Work was so much longer than was taken for it (negative: shorter). */
 void vgi_bucket_correct(struct vg_card_compute *card, int64_t more_ns);
 
-/* ---- what the sampler sees corrects all costs ---- */
+/* ---- what the sampler sees corrects what work costs ---- */
 
 #define VGI_SCALE_ONE (1u << 20)
 
 uint64_t vgi_scale(const struct vg_card_compute *card);
 uint64_t vgi_scaled(uint64_t ns, uint64_t scale);
 
-/* The next scale, from the load that was asked for and the load seen: a step of at most 3 %, whatever the card.
- * `short_of` = the container would have used more all the while; else too little use is its own wish. */
-uint64_t vgi_scale_step(uint64_t scale, unsigned percent, unsigned busy_percent, bool short_of);
-
-/* Whether the bucket was never well filled during the last `window_ns`. */
-bool vgi_bucket_was_short(const struct vg_card_compute *card, uint64_t now_ns, uint64_t window_ns);
+/* From one look at the container's true load on the card, and the work granted to it in the same time: estimates are all
+ * too long where kernels run side by side or other containers use the card. A step of at most 3 %, whatever the card. */
+void vgi_scale_learn(struct vg_card_compute *card, unsigned busy_percent, uint64_t work_ns, uint64_t window_ns);
 
 #endif
