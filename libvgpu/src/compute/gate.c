@@ -40,6 +40,7 @@ static struct {
     _Atomic uint64_t others_until_ns;
     _Atomic uint64_t own_until_ns;
     _Atomic uint64_t stream;
+    _Atomic uint64_t own_work_ns;
 } view[VG_MAX_CARDS];
 
 void vgi_forget_launches(void) {
@@ -50,6 +51,7 @@ void vgi_forget_launches(void) {
         atomic_store(&view[card].others_until_ns, 0);
         atomic_store(&view[card].own_until_ns, 0);
         atomic_store(&view[card].stream, 0);
+        atomic_store(&view[card].own_work_ns, 0);
     }
 }
 
@@ -82,16 +84,28 @@ static int limited_card(void) {
 
 /* ---- one process at a time runs a kernel that is not known yet, as a word of the card says until a deadline ---- */
 
+static bool is_measuring(const struct vg_card_compute *compute, uint64_t now) {
+    uint64_t until = LOAD(compute->measuring_until_ns);
+    return until > now && until - now <= LONGEST_SLEEP_NS + FIRST_WAIT_NS; /* further ahead is nonsense */
+}
+
+/* Until nobody measures; known work waits for that too, or it would be in the measure. */
+static void await_measuring(unsigned card) {
+    for (uint64_t pause = 50000; throttled(card) && is_measuring(compute_of(card), vgi_now_ns());
+         pause += pause < 2000000 ? pause / 2 : 0) {
+        vgi_samples_collect();
+        vgi_sleep_ns(pause);
+    }
+}
+
 /* The word, which end_measuring clears; 0 = compute is not limited any more. */
 static uint64_t begin_measuring(unsigned card) {
     struct vg_card_compute *compute = compute_of(card);
-    for (uint64_t pause = 50000; throttled(card); pause += pause < 5000000 ? pause : 0) {
-        uint64_t now = vgi_now_ns(), until = LOAD(compute->measuring_until_ns), mine = now + FIRST_WAIT_NS;
-        bool free = until <= now || until - now > LONGEST_SLEEP_NS + FIRST_WAIT_NS;
-        if (free && atomic_compare_exchange_strong(&compute->measuring_until_ns, &until, mine))
+    while (throttled(card)) {
+        uint64_t until = LOAD(compute->measuring_until_ns), now = vgi_now_ns(), mine = now + FIRST_WAIT_NS;
+        if (!is_measuring(compute, now) && atomic_compare_exchange_strong(&compute->measuring_until_ns, &until, mine))
             return mine;
-        vgi_samples_collect();
-        vgi_sleep_ns(pause);
+        await_measuring(card);
     }
     return 0;
 }
@@ -157,9 +171,14 @@ static void pay(unsigned card, uint64_t work_ns, uint64_t *measuring) {
     credit.card = card;
     while (throttled(card)) {
         uint64_t now = vgi_now_ns();
+        if (measuring == NULL && is_measuring(compute, now)) {
+            await_measuring(card);
+            continue;
+        }
         struct vgi_taking taking = vgi_bucket_take(compute, now, vgi_cores_limit(card), wanted);
         if (taking.wait_ns == 0) {
             note_taking(card, taking);
+            atomic_fetch_add_explicit(&view[card].own_work_ns, wanted, memory_order_relaxed);
             credit.ns += wanted - work_ns;
             return;
         }
@@ -197,14 +216,25 @@ static struct vgi_sample *begin_sample(unsigned card, struct vgi_duration *entry
                                  .charged_ns = charged_ns,
                                  .guess_ns = guess(card, work->threads),
                                  .backlog_ns = backlog(card, now),
+                                 .own_work_ns = &view[card].own_work_ns,
                                  .shared = now - LOAD(view[card].others_until_ns) < SHARED_FOR_NS,
                                  .stream = work->stream,
                                  .per_thread = work->per_thread,
                                  .measuring = measuring};
+    what.granted_ns = vgi_granted_to_others(&what);
     struct vgi_sample *sample = vgi_sample_begin(&what);
     if (sample == NULL)
         vgi_duration_put_off(entry);
     return sample;
+}
+
+/* Work of others that was launched before should be over first. */
+static void await_others(unsigned card, uint64_t *measuring) {
+    uint64_t now = vgi_now_ns(), rest = backlog(card, now);
+    if (rest == 0)
+        return;
+    vgi_sleep_ns(rest < FIRST_WAIT_NS ? rest : FIRST_WAIT_NS);
+    keep_measuring(card, measuring, vgi_now_ns());
 }
 
 static struct vgi_sample *launch_unknown(unsigned card, struct vgi_duration *entry, const struct vgi_work *work) {
@@ -214,6 +244,7 @@ static struct vgi_sample *launch_unknown(unsigned card, struct vgi_duration *ent
     uint64_t known = LOAD(entry->estimate_ns); /* another thread may have been faster */
     uint64_t charged = known != 0 ? known : guess(card, work->threads);
     pay(card, charged, &measuring);
+    await_others(card, &measuring);
     struct vgi_sample *sample = known == 0 ? begin_sample(card, entry, work, charged, measuring) : NULL;
     if (sample == NULL)
         end_measuring(compute_of(card), measuring);

@@ -81,7 +81,7 @@ struct vgi_sample *vgi_sample_begin(const struct vgi_sample_of *what) {
     sample->key = atomic_load_explicit(&what->entry->key, memory_order_relaxed);
     sample->what = *what;
     if (what->shared && begun == 0 && what->backlog_ns == 0)
-        sample->what.backlog_ns = 1;
+        sample->what.backlog_ns = VGI_UNKNOWN_BACKLOG;
     sample->calls_ns = 0;
     sample->begun_ns = begun;
     return sample;
@@ -102,10 +102,18 @@ void vgi_sample_end(struct vgi_sample *sample, bool launched) {
     put(sample, PENDING);
 }
 
+uint64_t vgi_granted_to_others(const struct vgi_sample_of *what) {
+    uint64_t all = atomic_load_explicit(&what->card->work_ns, memory_order_relaxed);
+    return what->shared ? all : all - atomic_load_explicit(what->own_work_ns, memory_order_relaxed);
+}
+
 static void learn(const struct vgi_sample *sample, float milliseconds) {
     const struct vgi_sample_of *what = &sample->what;
     uint64_t elapsed = milliseconds > 0 ? (uint64_t)((double)milliseconds * 1e6) : 0;
-    struct vgi_measure measure = {.elapsed_ns = elapsed, .backlog_ns = what->backlog_ns, .calls_ns = sample->calls_ns};
+    uint64_t meanwhile = vgi_granted_to_others(what) - what->granted_ns, backlog = what->backlog_ns + meanwhile;
+    struct vgi_measure measure = {.elapsed_ns = elapsed,
+                                  .backlog_ns = backlog < meanwhile ? VGI_UNKNOWN_BACKLOG : backlog,
+                                  .calls_ns = sample->calls_ns};
     if (atomic_load_explicit(&what->entry->key, memory_order_relaxed) != sample->key)
         return; /* the place was given to another function */
     vgi_duration_learn(what->entry, measure, what->guess_ns);

@@ -18,6 +18,8 @@ struct vgi_sample_of {
     uint64_t charged_ns; /* taken from the bucket for it */
     uint64_t guess_ns;
     uint64_t backlog_ns;
+    uint64_t granted_ns; /* at the beginning, to others of the container (where `shared`, to all of it) */
+    const _Atomic uint64_t *own_work_ns; /* what this process was granted on the card */
     bool shared; /* others use the card too: only on an idle stream is it certain that nothing is in between */
     CUstream stream;
     bool per_thread; /* a stream of 0 is the thread's own */
@@ -27,6 +29,9 @@ struct vgi_sample_of {
 
 /* Before the launch. NULL: not now (no event to be had, or a stream of the program is being captured). */
 struct vgi_sample *vgi_sample_begin(const struct vgi_sample_of *what);
+
+/* Work granted on the card so far to others than this process; where others use it too, to any: streams overlap. */
+uint64_t vgi_granted_to_others(const struct vgi_sample_of *what);
 
 /* As it was begun. */
 struct vgi_sample_of vgi_sample_what(const struct vgi_sample *sample);

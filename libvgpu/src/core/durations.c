@@ -82,27 +82,33 @@ static bool is_hidden(struct vgi_measure measure) {
     return measure.elapsed_ns <= measure.calls_ns + measure.calls_ns / 4;
 }
 
-/* Without what ran in between, but no less than a guess. */
-static uint64_t without_backlog(struct vgi_measure measure, uint64_t guess_ns) {
-    uint64_t seen = measure.elapsed_ns;
-    uint64_t rest = seen > measure.backlog_ns ? seen - measure.backlog_ns : 0,
-             least = guess_ns < seen ? guess_ns : seen;
-    return rest > least ? rest : least;
+/* What the kernel took at least. */
+static uint64_t without_backlog(struct vgi_measure measure) {
+    return measure.elapsed_ns > measure.backlog_ns ? measure.elapsed_ns - measure.backlog_ns : 0;
+}
+
+static uint64_t first_estimate(struct vgi_measure measure, uint64_t guess_ns, bool hidden) {
+    uint64_t least = without_backlog(measure), likely = guess_ns < measure.elapsed_ns ? guess_ns : measure.elapsed_ns;
+    return hidden ? measure.elapsed_ns / 8 : least > likely ? least : likely;
+}
+
+/* The nearest duration that agrees with the measure. */
+static uint64_t nearest(struct vgi_measure measure, uint64_t estimate) {
+    uint64_t least = without_backlog(measure);
+    return estimate > measure.elapsed_ns ? measure.elapsed_ns : estimate < least ? least : estimate;
 }
 
 void vgi_duration_learn(struct vgi_duration *entry, struct vgi_measure measure, uint64_t guess_ns) {
     uint64_t estimate = LOAD(entry->estimate_ns);
     uint32_t samples = LOAD(entry->samples), measures = LOAD(entry->measures);
-    bool hidden = is_hidden(measure), exact = !hidden && measure.backlog_ns == 0;
-    uint64_t seen = exact ? measure.elapsed_ns - measure.calls_ns / 2 : measure.elapsed_ns;
-    if (samples == 0 && !exact) {
-        estimate = hidden ? seen / 8 : without_backlog(measure, guess_ns);
-    } else if (samples == 0) {
-        estimate = seen;
-        samples = 1;
-    } else if (exact || (!hidden && seen < estimate)) {
+    bool hidden = is_hidden(measure), alone = !hidden && measure.backlog_ns == 0;
+    uint64_t seen = alone ? measure.elapsed_ns - measure.calls_ns / 2 : nearest(measure, estimate);
+    if (samples == 0) {
+        estimate = alone ? seen : first_estimate(measure, guess_ns, hidden);
+        samples = alone;
+    } else if (!hidden) {
         estimate = approach(estimate, seen, samples);
-        samples += samples < UINT32_MAX;
+        samples += alone && samples < UINT32_MAX;
     }
     measures += measures < UINT32_MAX;
     STORE(entry->estimate_ns, estimate == 0 ? 1 : estimate);

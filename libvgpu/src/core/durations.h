@@ -33,12 +33,14 @@ uint64_t vgi_duration_guess(uint64_t threads, uint64_t resident_threads);
 
 struct vgi_measure {
     uint64_t elapsed_ns;
-    uint64_t backlog_ns; /* other work of the container that may have run in between; 0 = it ran alone */
+    uint64_t backlog_ns; /* at most so much other work of the container ran in between; 0 = it ran alone */
     uint64_t calls_ns;   /* the stream was idle: what the host took for its calls may be in it; 0 = it was not */
 };
 
-/* Learns from a measure. Work that ran alone counts both ways; elapsed time that may hold other work is an upper bound;
- * time in which the host's calls cannot be told from the kernel is a first guess only. */
+#define VGI_UNKNOWN_BACKLOG UINT64_MAX
+
+/* Learns from a measure. Of work that did not run alone only bounds are known; time in which the host's calls cannot be
+ * told from the kernel is a first guess only. */
 void vgi_duration_learn(struct vgi_duration *entry, struct vgi_measure measure, uint64_t guess_ns);
 
 /* A measure that does not end: from now on at least that much is charged, until it does. */
