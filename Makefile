@@ -124,6 +124,10 @@ bench-instructions: ## Count instructions of decisions after different histories
 bench-vgpu: libvgpu ## Measure what libvgpu adds to driver calls: JSON lines (BENCH="--check-budgets --only launch"; --help)
 	@libvgpu/build/bin/bench-vgpu $(BENCH)
 
+.PHONY: gpu
+gpu: ## Check libvgpu on this machine's card, in minutes; SKIPPED (77) where there is none (GPU=--simulated; --help)
+	@tests/gpu/run.sh $(GPU)
+
 .PHONY: bench
 bench: setup libvgpu ## Measure the engine, the filter call and pods through a whole cluster; JSON lines
 	cd rust-core && cargo run --release --quiet -p bench -- --only reserve
