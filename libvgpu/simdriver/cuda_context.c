@@ -187,6 +187,10 @@ static CUresult create(CUcontext *context, unsigned int flags, CUdevice device) 
     return result;
 }
 
+SIM_API CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) {
+    return create(context, flags, device);
+}
+
 SIM_API CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) {
     return create(context, flags, device);
 }

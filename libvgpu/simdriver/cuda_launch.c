@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "graph.h"
+#include "objects.h"
 
 #define FUNCTION_MAGIC 0x46554e43u
 
@@ -14,7 +15,29 @@ struct CUfunc_st {
 
 struct CUmod_st {
     struct CUfunc_st *functions;
+    const struct sim_object *code; /* what it takes of the card, until its context ends; NULL = not loaded yet */
 };
+
+static bool loads_lazily(void) {
+    const char *setting = getenv("CUDA_MODULE_LOADING");
+    return setting != NULL && strcmp(setting, "LAZY") == 0;
+}
+
+SIM_API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
+    if (mode == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *mode = loads_lazily() ? CU_MODULE_LAZY_LOADING : CU_MODULE_EAGER_LOADING;
+    return CUDA_SUCCESS;
+}
+
+/* Puts the module's code on the card. */
+static CUresult load_code(CUmodule module, CUcontext context) {
+    struct sim_object wanted = {.kind = SIM_MODULE, .bytes = sim_card_of(context->device)->module_bytes}, *made = NULL;
+    CUresult result = module->code == NULL ? sim_object_make(&wanted, &made) : CUDA_SUCCESS;
+    if (made != NULL)
+        module->code = made;
+    return result;
+}
 
 static CUresult load(CUmodule *module, const void *image) {
     CUcontext context = NULL;
@@ -23,8 +46,15 @@ static CUresult load(CUmodule *module, const void *image) {
         return result;
     if (module == NULL || image == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *module = calloc(1, sizeof **module);
-    return *module == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    CUmodule made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    result = loads_lazily() ? CUDA_SUCCESS : load_code(made, context);
+    if (result == CUDA_SUCCESS)
+        *module = made;
+    else
+        free(made);
+    return result;
 }
 
 SIM_API CUresult cuModuleLoad(CUmodule *module, const char *path) {
@@ -32,6 +62,16 @@ SIM_API CUresult cuModuleLoad(CUmodule *module, const char *path) {
 }
 
 SIM_API CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    return load(module, image);
+}
+
+SIM_API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, CUjit_option *options,
+                                    void **values) {
+    (void)options, (void)values, (void)count;
+    return load(module, image);
+}
+
+SIM_API CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
     return load(module, image);
 }
 
@@ -48,6 +88,8 @@ SIM_API CUresult cuModuleUnload(CUmodule module) {
         module->functions = next;
     }
     pthread_mutex_unlock(&sim.lock);
+    if (module->code != NULL)
+        (void)sim_object_destroy(SIM_MODULE, module->code);
     free(module);
     return CUDA_SUCCESS;
 }
@@ -67,6 +109,9 @@ SIM_API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, cons
         return result;
     if (function == NULL || module == NULL || name == NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    result = load_code(module, context);
+    if (result != CUDA_SUCCESS)
+        return result;
     CUfunction made = calloc(1, sizeof *made);
     if (made == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;

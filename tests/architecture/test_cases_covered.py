@@ -28,7 +28,6 @@ LATER = {
 
 PARTS_LATER = {
     "PLC-08": "the option that answers all fitting nodes and reserves at bind",
-    "REQ-06": "memory of contexts is not counted by the library",
 }
 """Cases with a test, of which a part waits."""
 

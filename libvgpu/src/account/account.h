@@ -83,6 +83,7 @@ void vgi_add_up(uint32_t cards);
 extern struct vgi_map vgi_allocations;
 void vgi_forget_allocations(void);
 void vgi_forget_mappings(void); /* hooks/vmm.c */
+uint64_t vgi_handle_bytes(void); /* charged for handles of virtual memory management; hooks/vmm.c */
 void vgi_forget_contexts(void); /* hooks/context.c */
 void vgi_forget_captures(void); /* hooks/capture.c */
 void vgi_forget_launches(void); /* compute/gate.c */

@@ -72,6 +72,9 @@ bool vgi_map_put(struct vgi_map *map, const struct vgi_entry *entry) {
         size_t at = place_of(shard, entry->key);
         if (shard->entries[at].key == 0)
             shard->count++;
+        else
+            shard->bytes -= shard->entries[at].bytes;
+        shard->bytes += entry->bytes;
         shard->entries[at] = *entry;
     }
     pthread_mutex_unlock(&shard->lock);
@@ -93,6 +96,7 @@ bool vgi_map_find(struct vgi_map *map, uint64_t key, struct vgi_entry *found) {
 /* Empties a place and moves later entries of the same run back, so that no search ends too early. */
 static void erase(struct vgi_map_shard *shard, size_t hole) {
     size_t mask = shard->capacity - 1;
+    shard->bytes -= shard->entries[hole].bytes;
     for (size_t at = (hole + 1) & mask; shard->entries[at].key != 0; at = (at + 1) & mask) {
         size_t home = mix(shard->entries[at].key) & mask;
         if (((at - home) & mask) >= ((at - hole) & mask)) {
@@ -147,4 +151,14 @@ size_t vgi_map_count(struct vgi_map *map) {
         pthread_mutex_unlock(&map->shards[i].lock);
     }
     return count;
+}
+
+uint64_t vgi_map_bytes(struct vgi_map *map) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < VGI_MAP_SHARDS; i++) {
+        pthread_mutex_lock(&map->shards[i].lock);
+        bytes += map->shards[i].bytes;
+        pthread_mutex_unlock(&map->shards[i].lock);
+    }
+    return bytes;
 }

@@ -25,6 +25,7 @@ struct vgi_map_shard {
     struct vgi_entry *entries; /* open addressing, linear probing */
     size_t capacity;           /* 0 or a power of two */
     size_t count;
+    uint64_t bytes; /* of all entries together */
 };
 
 struct vgi_map {
@@ -43,5 +44,6 @@ bool vgi_map_take(struct vgi_map *map, uint64_t key, struct vgi_entry *taken);
 bool vgi_map_take_owned(struct vgi_map *map, uint64_t owner, size_t *cursor, struct vgi_entry *taken);
 
 size_t vgi_map_count(struct vgi_map *map);
+uint64_t vgi_map_bytes(struct vgi_map *map);
 
 #endif

@@ -10,6 +10,17 @@ CUresult vgi_claim_current(uint64_t bytes, struct vgi_claim *claim, CUcontext *c
     return result == CUDA_SUCCESS ? vgi_claim(device, bytes, claim) : result;
 }
 
+#define USUAL_PITCH 512
+
+CUresult vgi_claim_rows(uint64_t width, uint64_t height, struct vgi_claim *claim, CUcontext *context) {
+    uint64_t least = 0, usual = 0;
+    if (__builtin_mul_overflow(width, height, &least) || __builtin_add_overflow(width, USUAL_PITCH - 1, &usual) ||
+        __builtin_mul_overflow(usual / USUAL_PITCH * USUAL_PITCH, height, &usual))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = vgi_claim_current(usual, claim, context);
+    return result == CUDA_ERROR_OUT_OF_MEMORY && least < usual ? vgi_claim_current(least, claim, context) : result;
+}
+
 CUresult vgi_settle(CUresult result, const struct vgi_claim *claim, uint64_t key, uint64_t owner,
                     CUresult (*undo)(CUdeviceptr)) {
     if (result != CUDA_SUCCESS) {

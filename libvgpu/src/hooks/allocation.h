@@ -10,6 +10,10 @@
 /* Claims memory on the current context's device; `context` is then its handle. */
 CUresult vgi_claim_current(uint64_t bytes, struct vgi_claim *claim, CUcontext *context);
 
+/* For rows whose pitch the driver chooses: with the usual pitch if the slice has that much, else without any. What the
+ * driver really takes is settled by vgi_resize. */
+CUresult vgi_claim_rows(uint64_t width, uint64_t height, struct vgi_claim *claim, CUcontext *context);
+
 /* After the driver's call: enters what it gave under its key, or gives the claim back. `owner` 0: the memory outlives
  * contexts. `undo` frees what cannot be entered. Returns what the program is told. */
 CUresult vgi_settle(CUresult result, const struct vgi_claim *claim, uint64_t key, uint64_t owner,

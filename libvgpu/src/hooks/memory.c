@@ -34,19 +34,16 @@ VGI_HOOK CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned
     return vgi_settle(result, &claim, *pointer, (uintptr_t)context, undo_linear);
 }
 
-/* The driver chooses the pitch. Claimed is what it cannot be below; the rest once it is known. */
 VGI_HOOK CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t widthInBytes, size_t height,
                                      unsigned int elementSizeBytes) {
     struct vgi_claim claim;
     CUcontext context = NULL;
-    size_t least = 0, actual = 0;
+    size_t actual = 0;
     if (!vgi_bind_cuda())
         return VGI_NO_DRIVER;
     if (pointer == NULL || pitch == NULL || widthInBytes == 0 || height == 0)
         return VGI_CUDA(cuMemAllocPitch_v2, pointer, pitch, widthInBytes, height, elementSizeBytes);
-    if (__builtin_mul_overflow(widthInBytes, height, &least))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = vgi_claim_current(least, &claim, &context);
+    CUresult result = vgi_claim_rows(widthInBytes, height, &claim, &context);
     if (result != CUDA_SUCCESS)
         return result;
     result = VGI_CUDA(cuMemAllocPitch_v2, pointer, pitch, widthInBytes, height, elementSizeBytes);

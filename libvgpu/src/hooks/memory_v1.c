@@ -27,7 +27,7 @@ VGI_HOOK CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, 
         return VGI_NO_DRIVER;
     if (pointer == NULL || pitch == NULL || widthInBytes == 0 || height == 0)
         return VGI_CUDA(cuMemAllocPitch, pointer, pitch, widthInBytes, height, elementSizeBytes);
-    CUresult result = vgi_claim_current((uint64_t)widthInBytes * height, &claim, &context);
+    CUresult result = vgi_claim_rows(widthInBytes, height, &claim, &context);
     if (result != CUDA_SUCCESS)
         return result;
     result = VGI_CUDA(cuMemAllocPitch, pointer, pitch, widthInBytes, height, elementSizeBytes);

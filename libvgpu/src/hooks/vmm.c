@@ -21,6 +21,10 @@ void vgi_forget_mappings(void) {
     vgi_map_reset(&unmappings);
 }
 
+uint64_t vgi_handle_bytes(void) {
+    return vgi_map_bytes(&handles);
+}
+
 /* Down to zero it goes, up to the counter's end: a handle counted more often than that stays charged for good. */
 static uint16_t counted(uint16_t value, int change) {
     if (value == UINT16_MAX || (change < 0 && value == 0))

@@ -33,6 +33,7 @@ typedef CUresult (*PFN_cuDevicePrimaryCtxReset_v7000)(CUdevice device);
 typedef CUresult (*PFN_cuDevicePrimaryCtxReset_v11000)(CUdevice device);
 typedef CUresult (*PFN_cuDevicePrimaryCtxGetState_v7000)(CUdevice device, unsigned int *flags, int *active);
 typedef CUresult (*PFN_cuDevicePrimaryCtxSetFlags_v11000)(CUdevice device, unsigned int flags);
+typedef CUresult (*PFN_cuCtxCreate_v2000)(CUcontext *context, unsigned int flags, CUdevice device);
 typedef CUresult (*PFN_cuCtxCreate_v3020)(CUcontext *context, unsigned int flags, CUdevice device);
 typedef CUresult (*PFN_cuCtxCreate_v11040)(CUcontext *context, CUexecAffinityParam *params, int count,
                                            unsigned int flags, CUdevice device);
@@ -170,6 +171,20 @@ typedef CUresult (*PFN_cuEventDestroy_v4000)(CUevent event);
 
 typedef CUresult (*PFN_cuModuleLoad_v2000)(CUmodule *module, const char *path);
 typedef CUresult (*PFN_cuModuleLoadData_v2000)(CUmodule *module, const void *image);
+typedef CUresult (*PFN_cuModuleLoadDataEx_v2010)(CUmodule *module, const void *image, unsigned int count,
+                                                 CUjit_option *options, void **values);
+typedef CUresult (*PFN_cuModuleLoadFatBinary_v2000)(CUmodule *module, const void *image);
+typedef CUresult (*PFN_cuModuleGetLoadingMode_v11070)(CUmoduleLoadingMode *mode);
+typedef CUresult (*PFN_cuLibraryLoadData_v12000)(CUlibrary *library, const void *code, CUjit_option *jitOptions,
+                                                 void **jitValues, unsigned int jitCount, CUlibraryOption *options,
+                                                 void **values, unsigned int count);
+typedef CUresult (*PFN_cuLibraryLoadFromFile_v12000)(CUlibrary *library, const char *path, CUjit_option *jitOptions,
+                                                     void **jitValues, unsigned int jitCount, CUlibraryOption *options,
+                                                     void **values, unsigned int count);
+typedef CUresult (*PFN_cuLibraryUnload_v12000)(CUlibrary library);
+typedef CUresult (*PFN_cuLibraryGetKernel_v12000)(CUkernel *kernel, CUlibrary library, const char *name);
+typedef CUresult (*PFN_cuLibraryGetModule_v12000)(CUmodule *module, CUlibrary library);
+typedef CUresult (*PFN_cuKernelGetFunction_v12000)(CUfunction *function, CUkernel kernel);
 typedef CUresult (*PFN_cuModuleUnload_v2000)(CUmodule module);
 typedef CUresult (*PFN_cuModuleGetFunction_v2000)(CUfunction *function, CUmodule module, const char *name);
 typedef CUresult (*PFN_cuFuncGetAttribute_v2020)(int *value, CUfunction_attribute attribute, CUfunction function);
