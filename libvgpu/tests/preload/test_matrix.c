@@ -187,7 +187,7 @@ static void run_sequence(void) {
     CHECK_EQUAL(seen_free(), LIMIT_MIB * MIB);
     CHECK_EQUAL(allocate(6 * MIB, &first), CUDA_SUCCESS);
     CHECK_EQUAL(seen_free(), 4 * MIB);
-    CHECK_EQUAL(allocate(6 * MIB, &second), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQUAL(allocate(6 * MIB, &second), CUDA_ERROR_OUT_OF_MEMORY); /* case CMM-10 */
     CHECK_EQUAL(allocate(4 * MIB, &second), CUDA_SUCCESS);
     CHECK_EQUAL(seen_free(), 0);
     CHECK_EQUAL(release(first), CUDA_SUCCESS);
