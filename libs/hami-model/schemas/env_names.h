@@ -59,7 +59,8 @@
 /* `true` where more memory is promised than a card has. */
 #define VG_ENV_OVERSUBSCRIBE "CUDA_OVERSUBSCRIBE"
 
-/* A true value in the pod's own specification keeps the library out of the container. */
+/* A true value in the pod's own specification keeps the library out of the container; the library
+ * itself ignores it. */
 #define VG_ENV_DISABLE_CONTROL "CUDA_DISABLE_CONTROL"
 
 /* Cards that NVIDIA's container runtime shows to the container. */
