@@ -20,7 +20,7 @@
 
 /* ---- a process that allocates and frees at random, a round for every byte on its stdin ---- */
 
-enum kind { NOTHING, LINEAR, MANAGED, PITCHED, ASYNC, VMM_HANDLE, VMM_MAPPED };
+enum kind { NOTHING, LINEAR, MANAGED, PITCHED, LOW, ASYNC, ARRAY, MIPMAP, IMPORTED, CONTEXT, VMM_HANDLE, VMM_MAPPED };
 
 struct holding {
     enum kind kind;
@@ -55,10 +55,41 @@ static void make_mapped(struct holding *h, int card) {
     h->kind = VMM_MAPPED;
 }
 
+/* What the driver has handles for. */
+static CUresult take_object(struct holding *h, enum kind kind, size_t bytes, int card) {
+    CUDA_ARRAY3D_DESCRIPTOR image = {.Width = 1 + bytes % 3000,
+                                     .Height = bytes % 100,
+                                     .Format = CU_AD_FORMAT_HALF,
+                                     .NumChannels = bytes % 2 == 0 ? 1 : 4};
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC from = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = bytes};
+    CUarray inside = NULL;
+    CUresult result = CUDA_SUCCESS;
+    switch (kind) {
+    case ARRAY:
+        return cuArray3DCreate_v2((CUarray *)(void *)&h->handle, &image);
+    case MIPMAP:
+        return cuMipmappedArrayCreate((CUmipmappedArray *)(void *)&h->handle, &image, (unsigned)(1 + bytes % 12));
+    case IMPORTED:
+        from.handle.fd = open("/dev/null", O_RDWR);
+        result = cuImportExternalMemory((CUexternalMemory *)(void *)&h->handle, &from);
+        if (result != CUDA_SUCCESS)
+            close(from.handle.fd);
+        return result;
+    default: /* a context, with something in it that goes with it */
+        result = cuCtxCreate_v2((CUcontext *)(void *)&h->handle, 0, card);
+        if (result == CUDA_SUCCESS) {
+            (void)is_refusal(cuArray3DCreate_v2(&inside, &image));
+            CHECK_EQUAL(cuCtxPopCurrent_v2(NULL), CUDA_SUCCESS);
+        }
+        return result;
+    }
+}
+
 static void take(struct holding *h) {
     size_t bytes = 1 + check_random(&state) % (600 * KIB), pitch = 0;
     int card = (int)(check_random(&state) % 2);
-    enum kind kind = (enum kind)(1 + check_random(&state) % 5);
+    enum kind kind = (enum kind)(1 + check_random(&state) % VMM_HANDLE);
+    CUdeviceptr_v1 low = 0;
     CUresult result = CUDA_SUCCESS;
     cuCtxSetCurrent(contexts[card]);
     switch (kind) {
@@ -71,8 +102,18 @@ static void take(struct holding *h) {
     case PITCHED:
         result = cuMemAllocPitch_v2(&h->pointer, &pitch, 1 + bytes % 5000, 1 + bytes % 60, 4);
         break;
+    case LOW:
+        result = cuMemAlloc(&low, (unsigned)bytes);
+        h->pointer = low;
+        break;
     case ASYNC:
         result = cuMemAllocAsync(&h->pointer, bytes, NULL);
+        break;
+    case ARRAY:
+    case MIPMAP:
+    case IMPORTED:
+    case CONTEXT:
+        result = take_object(h, kind, bytes, card);
         break;
     default:
         make_mapped(h, card);
@@ -86,6 +127,18 @@ static void give(struct holding *h) {
     cuCtxSetCurrent(contexts[check_random(&state) % 2]); /* whichever is current, the right card is credited */
     switch (h->kind) {
     case NOTHING:
+        break;
+    case ARRAY:
+        CHECK_EQUAL(cuArrayDestroy((CUarray)(uintptr_t)h->handle), CUDA_SUCCESS);
+        break;
+    case MIPMAP:
+        CHECK_EQUAL(cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)h->handle), CUDA_SUCCESS);
+        break;
+    case IMPORTED:
+        CHECK_EQUAL(cuDestroyExternalMemory((CUexternalMemory)(uintptr_t)h->handle), CUDA_SUCCESS);
+        break;
+    case CONTEXT:
+        CHECK_EQUAL(cuCtxDestroy_v2((CUcontext)(uintptr_t)h->handle), CUDA_SUCCESS);
         break;
     case VMM_HANDLE:
         CHECK_EQUAL(cuMemRelease(h->handle), CUDA_SUCCESS);
@@ -161,22 +214,41 @@ static struct member start_member(const struct sandbox *sandbox, unsigned seed) 
 
 static void compare(const struct sandbox *sandbox, struct vg_region *region, const struct member *members) {
     for (unsigned card = 0; card < 2; card++) {
-        uint64_t sum = 0;
+        uint64_t sum = 0, data = 0;
         for (int i = 0; i < PROCESSES; i++) {
             uint64_t booked = sandbox_books_used(sandbox, card, members[i].process.pid), counted = 0;
             for (int s = 0; s < VG_MAX_SLOTS; s++)
-                if (region->slots[s].pid == members[i].process.pid)
+                if (region->slots[s].pid == members[i].process.pid) {
                     counted += region->slots[s].used[card].total;
+                    data += region->slots[s].used[card].data;
+                }
             CHECK_EQUAL(counted, booked);
             sum += booked;
         }
         CHECK_EQUAL(vg_card_used(region, card), sum);
-        CHECK(sum <= LIMIT);
+        CHECK(data <= LIMIT); /* contexts come along all the same */
     }
+}
+
+/* Cards whose contexts take a MiB each. */
+static void describe(const struct sandbox *sandbox) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/node.json", sandbox->directory);
+    FILE *file = fopen(path, "w");
+    CHECK(file != NULL);
+    fputs("{\"cards\": [", file);
+    for (int card = 0; card < 2; card++)
+        fprintf(file,
+                "%s{\"uuid\": \"GPU-11111111-2222-3333-4444-00000000000%d\", \"name\": \"A\", "
+                "\"memory_mib\": 40960, \"context_mib\": 1}",
+                card == 0 ? "" : ", ", card);
+    fputs("]}", file);
+    fclose(file);
 }
 
 static void run_test(void) {
     struct sandbox sandbox = sandbox_make();
+    describe(&sandbox);
     struct member members[PROCESSES];
     unsigned seed = 1;
     uint64_t choice = 5;
