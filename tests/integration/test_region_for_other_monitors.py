@@ -77,7 +77,7 @@ class Container:
     def __init__(self, root: Path) -> None:
         self.region = root / "8a1e.cache"
         cards = [
-            {"uuid": card, "name": "A100", "memory_mib": 40960, "pci_bus_id": f"00000000:0{n}:00.0"}
+            {"uuid": card, "name": "A100", "memory_mib": 40960, "context_mib": 300, "pci_bus_id": f"00000000:0{n}:00.0"}
             for n, card in enumerate(CARDS, start=1)
         ]
         (root / "driver.json").write_text(json.dumps({"cards": cards}))
