@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "objects.h"
+#include "pool.h"
 
 #define BUCKETS (1u << 16)
 
@@ -179,7 +180,7 @@ SIM_API CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t 
     return result;
 }
 
-SIM_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
+CUresult sim_free(CUdeviceptr pointer) {
     struct sim_allocation removed;
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS || pointer == 0)
@@ -196,6 +197,16 @@ SIM_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
     pthread_mutex_unlock(&sim.lock);
     if (result == CUDA_SUCCESS)
         sim_allocation_released(&removed);
+    return result;
+}
+
+/* Waits for what uses the memory, as the driver does; pools then give back what they need not keep. */
+SIM_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    CUresult result = sim_unsafe_call();
+    if (result == CUDA_SUCCESS)
+        result = sim_free(pointer);
+    if (result == CUDA_SUCCESS)
+        sim_pools_synchronised();
     return result;
 }
 

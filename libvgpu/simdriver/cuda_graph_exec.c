@@ -163,7 +163,7 @@ static CUresult run(CUgraphNode node, void *context) {
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
         return sim_graph_allocate(node->block, launch->mapping);
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
-        return cuMemFree_v2(node->freed);
+        return sim_free(node->freed);
     default:
         return CUDA_SUCCESS;
     }

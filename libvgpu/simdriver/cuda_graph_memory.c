@@ -195,7 +195,7 @@ void sim_graph_free_all(CUgraph graph) {
         if (node->type == CU_GRAPH_NODE_TYPE_GRAPH)
             sim_graph_free_all(node->child);
         else if (node->block != NULL && node->block->mapping != NULL)
-            (void)cuMemFree_v2(node->block->address);
+            (void)sim_free(node->block->address);
 }
 
 /* ---- what is told of it ---- */

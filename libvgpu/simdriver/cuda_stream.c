@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "graph.h"
+#include "pool.h"
 #include "sim_clock.h"
 #include "timeline.h"
 
@@ -54,6 +55,12 @@ static void wait_for(const struct sim_stream_work *work, int device) {
     uint64_t end;
     while ((end = end_of(work, device)) > sim_now_ns())
         sim_sleep_until(end);
+}
+
+int sim_stream_device(CUstream stream) {
+    bool named = stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    CUcontext context = named ? stream->context : sim_current_context();
+    return context == NULL ? -1 : context->device;
 }
 
 uint64_t sim_stream_end(CUstream stream, bool per_thread) {
@@ -138,14 +145,40 @@ SIM_API CUresult cuStreamDestroy_v2(CUstream stream) {
     return CUDA_SUCCESS;
 }
 
+SIM_API CUresult cuStreamDestroy(CUstream stream) {
+    return cuStreamDestroy_v2(stream);
+}
+
+/* There are no green contexts, so none can be named. */
+SIM_API CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx context, unsigned int flags, int priority) {
+    (void)stream, (void)context, (void)flags, (void)priority;
+    CUresult result = sim_ready();
+    return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
+SIM_API CUresult cuStreamGetDevice(CUstream stream, CUdevice *device) {
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    int found = sim_stream_device(stream);
+    if (found < 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *device = found;
+    return CUDA_SUCCESS;
+}
+
 static CUresult synchronize(CUstream stream, bool per_thread) {
     CUcontext context = NULL;
     CUresult result = sim_require_context(&context);
     if (result == CUDA_SUCCESS)
         result = sim_capture_forbids_wait(stream, per_thread);
-    if (result == CUDA_SUCCESS)
-        wait_for(work_of(stream, per_thread), device_of(stream));
-    return result;
+    if (result != CUDA_SUCCESS)
+        return result;
+    wait_for(work_of(stream, per_thread), device_of(stream));
+    sim_pools_synchronised();
+    return CUDA_SUCCESS;
 }
 
 SIM_API CUresult cuStreamSynchronize(CUstream stream) {
@@ -164,7 +197,20 @@ SIM_API CUresult cuCtxSynchronize(void) {
     if (result != CUDA_SUCCESS)
         return result;
     wait_for(&(struct sim_stream_work){.position = sim_own_card(context->device)->enqueued_ns}, context->device);
+    sim_pools_synchronised();
     return CUDA_SUCCESS;
+}
+
+/* NULL: the current context. */
+SIM_API CUresult cuCtxSynchronize_v2(CUcontext context) {
+    CUcontext former = sim_current_context();
+    CUresult result = context == NULL || context == former ? CUDA_SUCCESS : cuCtxPushCurrent_v2(context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuCtxSynchronize();
+    if (context != NULL && context != former)
+        (void)cuCtxPopCurrent_v2(NULL);
+    return result;
 }
 
 static CUresult query(CUstream stream, bool per_thread) {
@@ -283,6 +329,7 @@ SIM_API CUresult cuEventSynchronize(CUevent event) {
         return CUDA_ERROR_CAPTURED_EVENT;
     if (event->recorded)
         wait_for(&event->work, event->device);
+    sim_pools_synchronised();
     return CUDA_SUCCESS;
 }
 

@@ -129,6 +129,12 @@ void sim_host_released(const struct sim_allocation *removed);
 void sim_pool_returned(CUmemoryPool pool, size_t bytes);
 void sim_graph_block_freed(struct sim_graph_block *block);
 
+/* Frees an allocation of any kind that a program frees by its address. */
+CUresult sim_free(CUdeviceptr pointer);
+
+/* The device whose stream it is; of a default stream the current context's, or -1 without one. */
+int sim_stream_device(CUstream stream);
+
 /* What a pool of the device reserves for that many bytes. */
 uint64_t sim_pool_round(int device, size_t bytes);
 

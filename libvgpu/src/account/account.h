@@ -62,6 +62,9 @@ struct vgi_claim {
 CUresult vgi_claim(CUdevice device, uint64_t bytes, struct vgi_claim *claim);
 void vgi_give_back(int card, enum vgi_kind kind, uint64_t bytes);
 
+/* The same of an attached process, where a refusal is not the last word: nothing is tried to make room. */
+bool vgi_claim_at_once(CUdevice device, uint64_t bytes, struct vgi_claim *claim);
+
 /* Memory that comes along with something else (a context, a module): counted, never refused. Where it passes the limit
  * nothing is free any more. */
 void vgi_charge_overhead(int card, enum vgi_kind kind, uint64_t bytes);
@@ -87,6 +90,15 @@ uint64_t vgi_handle_bytes(void); /* charged for handles of virtual memory manage
 void vgi_forget_contexts(void); /* hooks/context.c */
 void vgi_forget_captures(void); /* hooks/capture.c */
 void vgi_forget_launches(void); /* compute/gate.c */
+void vgi_forget_pools(void);    /* hooks/pool_account.c */
+void vgi_forget_pooled(void);   /* hooks/pool.c */
+void vgi_forget_streams(void);  /* hooks/stream.c */
+void vgi_forget_graphs(void);   /* hooks/graph.c */
+
+/* hooks/pool_account.c. Charges the pools on a card (-1: on all) with what they have reserved now; and makes them give
+ * back what they do not use. False: none holds anything there. */
+bool vgi_settle_pools(int card);
+bool vgi_trim_pools(int card);
 
 /* The region's lock between processes and threads of this one. */
 bool vgi_region_lock(unsigned milliseconds);

@@ -217,6 +217,10 @@ static CUresult take_slot(const struct vgi_found_limits *found, const struct uui
     vgi_forget_contexts();
     vgi_forget_captures();
     vgi_forget_launches();
+    vgi_forget_pools();
+    vgi_forget_pooled();
+    vgi_forget_streams();
+    vgi_forget_graphs();
     vgi_process->slot = (uint32_t)slot;
     vgi_add_up(cards);
     atomic_store_explicit(&vgi_process->state, VGI_ATTACHED, memory_order_release);

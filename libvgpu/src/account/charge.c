@@ -65,6 +65,7 @@ static void reclaim(unsigned lock_milliseconds) {
 
 void vgi_sweep(void) {
     bool others = false;
+    (void)vgi_settle_pools(-1);
     for (unsigned card = 0; card < VG_MAX_CARDS; card++) {
         others = others || vgi_quota_used(vgi_region, card) != vgi_region->slots[vgi_process->slot].used[card].total;
         if (vgi_quota_is_inexact(vgi_region, card))
@@ -99,6 +100,16 @@ static void say_once_that_withheld(unsigned card) {
                 vgi_region->uuids[card]);
 }
 
+/* Against a sum that was made anew. */
+static enum vgi_charge charge_surely(unsigned card, enum vgi_kind kind, uint64_t bytes) {
+    enum vgi_charge result = VGI_UNSURE;
+    for (unsigned tries = 0; tries < UNSURE_TRIES && result == VGI_UNSURE; tries++) {
+        add_up(card);
+        result = charge(card, kind, bytes, vgi_memory_limit(card));
+    }
+    return result;
+}
+
 /* Refuses only after those who ended without saying so were taken out, and the sum was made anew. */
 static bool charge_or_reclaim(unsigned card, enum vgi_kind kind, uint64_t bytes) {
     if (__builtin_expect(vgi_is_withheld(card), 0)) {
@@ -109,12 +120,12 @@ static bool charge_or_reclaim(unsigned card, enum vgi_kind kind, uint64_t bytes)
     if (__builtin_expect(result == VGI_CHARGED, 1))
         return true;
     reclaim(SWEEP_LOCK_MS);
-    for (unsigned tries = 0; tries < UNSURE_TRIES; tries++) {
-        add_up(card);
-        result = charge(card, kind, bytes, vgi_memory_limit(card));
-        if (result != VGI_UNSURE)
-            break;
-    }
+    result = charge_surely(card, kind, bytes);
+    /* Pools of this process may have shrunk, or can. */
+    if (result != VGI_CHARGED && vgi_settle_pools((int)card))
+        result = charge_surely(card, kind, bytes);
+    if (result != VGI_CHARGED && vgi_trim_pools((int)card))
+        result = charge_surely(card, kind, bytes);
     if (result == VGI_CHARGED)
         return true;
     vgi_say(VGI_INFO, "refused %llu bytes on card %u: %llu of %llu are used", (unsigned long long)bytes, card,
@@ -136,6 +147,13 @@ CUresult vgi_claim(CUdevice device, uint64_t bytes, struct vgi_claim *claim) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     claim->card = card;
     return CUDA_SUCCESS;
+}
+
+bool vgi_claim_at_once(CUdevice device, uint64_t bytes, struct vgi_claim *claim) {
+    int card = device >= 0 && device < VGI_MAX_DEVICES ? vgi_card_of_device[device] : -1;
+    *claim = (struct vgi_claim){.card = card, .kind = VGI_KIND_DATA, .bytes = bytes};
+    return card >= 0 && !vgi_is_withheld((unsigned)card) &&
+           charge((unsigned)card, claim->kind, bytes, vgi_memory_limit((unsigned)card)) == VGI_CHARGED;
 }
 
 void vgi_give_back(int card, enum vgi_kind kind, uint64_t bytes) {

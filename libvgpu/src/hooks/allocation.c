@@ -1,5 +1,7 @@
 #include "allocation.h"
 
+#include "pool.h"
+#include "pool_account.h"
 #include "vgpu/prim.h"
 
 CUresult vgi_claim_current(uint64_t bytes, struct vgi_claim *claim, CUcontext *context) {
@@ -40,19 +42,23 @@ CUresult vgi_settle(CUresult result, const struct vgi_claim *claim, uint64_t key
 }
 
 struct vgi_freeing vgi_begin_free(CUdeviceptr pointer) {
-    struct vgi_freeing freeing = {.known = false};
+    struct vgi_freeing freeing = {.known = false, .pooled = false};
     /* A fork's child inherits its parent's table until it attaches; nothing in it is the child's to give back. */
     if (vgi_state() == VGI_ATTACHED)
-        freeing.known = vgi_map_take(&vgi_allocations, pointer, &freeing.entry);
+        freeing.known = vgi_map_take(&vgi_allocations, pointer, &freeing.entry) ||
+                        (freeing.pooled = vgi_pooled_take(pointer, &freeing.entry));
     return freeing;
 }
 
 CUresult vgi_end_free(CUresult result, const struct vgi_freeing *freeing) {
-    if (!freeing->known)
-        return result;
-    if (result == CUDA_SUCCESS)
+    if (freeing->pooled)
+        vgi_pooled_freed(result, &freeing->entry);
+    else if (freeing->known && result == CUDA_SUCCESS)
         vgi_give_back((int)freeing->entry.card, (enum vgi_kind)freeing->entry.kind, freeing->entry.bytes);
-    else
+    else if (freeing->known)
         (void)vgi_map_put(&vgi_allocations, &freeing->entry); /* its place in the table was free a moment ago */
+    /* A driver that frees at once waits for the device, and may then trim pools. */
+    if (result == CUDA_SUCCESS)
+        vgi_pools_synchronised(NULL, true);
     return result;
 }

@@ -22,6 +22,7 @@ CUresult vgi_settle(CUresult result, const struct vgi_claim *claim, uint64_t key
 /* Around a driver's free: takes the entry out before, and afterwards gives its bytes back or puts it in again. */
 struct vgi_freeing {
     bool known;
+    bool pooled; /* a pool's, then: it says what becomes free */
     struct vgi_entry entry;
 };
 struct vgi_freeing vgi_begin_free(CUdeviceptr pointer);

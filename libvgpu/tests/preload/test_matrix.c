@@ -20,6 +20,9 @@ enum api {
     API_PITCH,
     API_ASYNC,
     API_POOL,
+    API_OWN_POOL,
+    API_GRAPH,
+    API_CAPTURED,
     API_VMM,
     API_LINEAR_V1,
     API_PITCH_V1,
@@ -31,9 +34,9 @@ enum api {
     API_EXTERNAL,
     API_COUNT
 };
-static const char *const api_names[API_COUNT] = {"linear", "managed",  "pitch",   "async",   "pool",
-                                                 "vmm",    "linear-1", "pitch-1", "array-1", "array3d-1",
-                                                 "array",  "array3d",  "mipmap",  "external"};
+static const char *const api_names[API_COUNT] = {"linear",    "managed",  "pitch",   "async",    "pool",    "own-pool",
+                                                 "graph",     "captured", "vmm",     "linear-1", "pitch-1", "array-1",
+                                                 "array3d-1", "array",    "array3d", "mipmap",   "external"};
 
 enum situation { IN_MAIN, IN_CONSTRUCTOR, AFTER_FORK, IN_THREADS, SITUATION_COUNT };
 static const char *const situation_names[SITUATION_COUNT] = {"main", "constructor", "after-fork", "threads"};
@@ -88,6 +91,72 @@ static CUresult import_external(uint64_t bytes, uint64_t *handle) {
     return result;
 }
 
+/* A pool for each thread. */
+static CUmemoryPool own_pool(void) {
+    static _Thread_local CUmemoryPool pool;
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    if (pool == NULL)
+        CHECK_EQUAL(REACH(reach, cuMemPoolCreate, cuMemPoolCreate, 11020, PFN_cuMemPoolCreate_v11020)(&pool, &props),
+                    0);
+    return pool;
+}
+
+/* Memory that a graph allocates when it is launched; its allocation node is added, or captured. */
+static CUgraph make_graph(uint64_t bytes, CUdeviceptr *pointer) {
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}},
+                                         .bytesize = bytes};
+    CUgraph graph = NULL;
+    CUgraphNode node = NULL;
+    CUstream stream = NULL;
+    if (api == API_GRAPH) {
+        CHECK_EQUAL(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+        CHECK_EQUAL(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params), CUDA_SUCCESS);
+        *pointer = params.dptr;
+        return graph;
+    }
+    CHECK_EQUAL(cuStreamCreate(&stream, 1), CUDA_SUCCESS);
+    CHECK_EQUAL(REACH(reach, cuStreamBeginCapture_v2, cuStreamBeginCapture, 10010,
+                      PFN_cuStreamBeginCapture_v10010)(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+                CUDA_SUCCESS);
+    CHECK_EQUAL(
+        REACH(reach, cuMemAllocAsync, cuMemAllocAsync, 11020, PFN_cuMemAllocAsync_v11020)(pointer, bytes, stream),
+        CUDA_SUCCESS); /* whatever its size: nothing is allocated yet */
+    CHECK_EQUAL(
+        REACH(reach, cuStreamEndCapture, cuStreamEndCapture, 10000, PFN_cuStreamEndCapture_v10000)(stream, &graph),
+        CUDA_SUCCESS);
+    CHECK_EQUAL(cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+    return graph;
+}
+
+static CUresult destroy_exec(CUgraphExec exec) {
+    return REACH(reach, cuGraphExecDestroy, cuGraphExecDestroy, 10000, PFN_cuGraphExecDestroy_v10000)(exec);
+}
+
+/* The exec may go as soon as it was launched: what it allocated stays. */
+static CUresult allocate_by_graph(uint64_t bytes, CUdeviceptr *pointer) {
+    CUgraphExec exec = NULL;
+    CUgraph graph = make_graph(bytes, pointer);
+    CHECK_EQUAL(REACH(reach, cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040,
+                      PFN_cuGraphInstantiateWithFlags_v11040)(&exec, graph, 0),
+                CUDA_SUCCESS);
+    CHECK_EQUAL(cuGraphDestroy(graph), CUDA_SUCCESS);
+    CUresult result = REACH(reach, cuGraphLaunch, cuGraphLaunch, 10000, PFN_cuGraphLaunch_v10000)(exec, NULL);
+    CHECK_EQUAL(destroy_exec(exec), CUDA_SUCCESS);
+    return result;
+}
+
+/* What is freed comes back to the card with a synchronisation, or a trim. */
+static CUresult free_in_order(uint64_t handle) {
+    CUresult result = REACH(reach, cuMemFreeAsync, cuMemFreeAsync, 11020, PFN_cuMemFreeAsync_v11020)(handle, NULL);
+    CHECK_EQUAL(REACH(reach, cuStreamSynchronize, cuStreamSynchronize, 2000, PFN_cuStreamSynchronize_v2000)(NULL), 0);
+    if (api == API_GRAPH || api == API_CAPTURED)
+        CHECK_EQUAL(REACH(reach, cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, 11040, PFN_cuDeviceGraphMemTrim_v11040)(0),
+                    0);
+    return result;
+}
+
 /* Memory of any API, by one number. */
 static CUresult allocate(uint64_t bytes, uint64_t *handle) {
     CUdeviceptr pointer = 0;
@@ -119,6 +188,14 @@ static CUresult allocate(uint64_t bytes, uint64_t *handle) {
         result = REACH(reach, cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020,
                        PFN_cuMemAllocFromPoolAsync_v11020)(&pointer, bytes, pool, NULL);
         break;
+    case API_OWN_POOL:
+        result = REACH(reach, cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020,
+                       PFN_cuMemAllocFromPoolAsync_v11020)(&pointer, bytes, own_pool(), NULL);
+        break;
+    case API_GRAPH:
+    case API_CAPTURED:
+        result = allocate_by_graph(bytes, &pointer);
+        break;
     case API_VMM:
         return REACH(reach, cuMemCreate, cuMemCreate, 10020,
                      PFN_cuMemCreate_v10020)((CUmemGenericAllocationHandle *)handle, bytes, &prop, 0);
@@ -144,7 +221,10 @@ static CUresult release(uint64_t handle) {
     switch (api) {
     case API_ASYNC:
     case API_POOL:
-        return REACH(reach, cuMemFreeAsync, cuMemFreeAsync, 11020, PFN_cuMemFreeAsync_v11020)(handle, NULL);
+    case API_OWN_POOL:
+    case API_GRAPH:
+    case API_CAPTURED:
+        return free_in_order(handle);
     case API_VMM:
         return REACH(reach, cuMemRelease, cuMemRelease, 10020, PFN_cuMemRelease_v10020)(handle);
     case API_LINEAR_V1:

@@ -57,6 +57,8 @@ static void body_pool(void) {
     CHECK_EQUAL(cuDeviceGetDefaultMemPool(&pool, 0), CUDA_SUCCESS);
     CHECK_EQUAL(cuMemAllocAsync(&pointer, 10 * MIB, NULL), CUDA_SUCCESS);
     CHECK_EQUAL(cuMemFreeAsync(pointer, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 40950 * MIB); /* until something waits */
+    CHECK_EQUAL(cuStreamSynchronize(NULL), CUDA_SUCCESS);
     CHECK_EQUAL(seen_free(), 40960 * MIB);
     CHECK_EQUAL(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold), CUDA_SUCCESS);
     for (int i = 0; i < 5; i++) {

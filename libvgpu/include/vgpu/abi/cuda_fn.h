@@ -49,6 +49,7 @@ typedef CUresult (*PFN_cuCtxGetDevice_v2000)(CUdevice *device);
 typedef CUresult (*PFN_cuCtxGetFlags_v7000)(unsigned int *flags);
 typedef CUresult (*PFN_cuCtxGetApiVersion_v3020)(CUcontext context, unsigned int *version);
 typedef CUresult (*PFN_cuCtxSynchronize_v2000)(void);
+typedef CUresult (*PFN_cuCtxSynchronize_v13000)(CUcontext context);
 
 typedef CUresult (*PFN_cuMemGetInfo_v3020)(size_t *freeBytes, size_t *totalBytes);
 typedef CUresult (*PFN_cuMemAlloc_v3020)(CUdeviceptr *pointer, size_t bytes);
@@ -129,6 +130,20 @@ typedef CUresult (*PFN_cuMemPoolGetAccess_v11020)(CUmemAccess_flags *flags, CUme
 typedef CUresult (*PFN_cuDeviceGetDefaultMemPool_v11020)(CUmemoryPool *pool, CUdevice device);
 typedef CUresult (*PFN_cuDeviceGetMemPool_v11020)(CUmemoryPool *pool, CUdevice device);
 typedef CUresult (*PFN_cuDeviceSetMemPool_v11020)(CUdevice device, CUmemoryPool pool);
+typedef CUresult (*PFN_cuMemGetDefaultMemPool_v13000)(CUmemoryPool *pool, CUmemLocation *location,
+                                                      CUmemAllocationType type);
+typedef CUresult (*PFN_cuMemGetMemPool_v13000)(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type);
+typedef CUresult (*PFN_cuMemSetMemPool_v13000)(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool);
+typedef CUresult (*PFN_cuMemPoolSetAccess_v11020)(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count);
+typedef CUresult (*PFN_cuMemPoolExportToShareableHandle_v11020)(void *handle, CUmemoryPool pool,
+                                                                CUmemAllocationHandleType type,
+                                                                unsigned long long flags);
+typedef CUresult (*PFN_cuMemPoolImportFromShareableHandle_v11020)(CUmemoryPool *pool, void *handle,
+                                                                  CUmemAllocationHandleType type,
+                                                                  unsigned long long flags);
+typedef CUresult (*PFN_cuMemPoolExportPointer_v11020)(CUmemPoolPtrExportData *data, CUdeviceptr pointer);
+typedef CUresult (*PFN_cuMemPoolImportPointer_v11020)(CUdeviceptr *pointer, CUmemoryPool pool,
+                                                      CUmemPoolPtrExportData *data);
 
 typedef CUresult (*PFN_cuMemCreate_v10020)(CUmemGenericAllocationHandle *handle, size_t bytes,
                                            const CUmemAllocationProp *prop, unsigned long long flags);
@@ -158,7 +173,11 @@ typedef CUresult (*PFN_cuMulticastGetGranularity_v12010)(size_t *granularity, co
 
 typedef CUresult (*PFN_cuStreamCreate_v2000)(CUstream *stream, unsigned int flags);
 typedef CUresult (*PFN_cuStreamCreateWithPriority_v5050)(CUstream *stream, unsigned int flags, int priority);
+typedef CUresult (*PFN_cuStreamDestroy_v2000)(CUstream stream);
 typedef CUresult (*PFN_cuStreamDestroy_v4000)(CUstream stream);
+typedef CUresult (*PFN_cuGreenCtxStreamCreate_v12050)(CUstream *stream, CUgreenCtx context, unsigned int flags,
+                                                      int priority);
+typedef CUresult (*PFN_cuStreamGetDevice_v12080)(CUstream stream, CUdevice *device);
 typedef CUresult (*PFN_cuStreamSynchronize_v2000)(CUstream stream);
 typedef CUresult (*PFN_cuStreamQuery_v2000)(CUstream stream);
 typedef CUresult (*PFN_cuStreamWaitEvent_v3020)(CUstream stream, CUevent event, unsigned int flags);

@@ -1,0 +1,415 @@
+#include "pool_account.h"
+
+#include <stdlib.h>
+
+#include "capture.h"
+#include "graph_memory.h"
+#include "vgpu/prim.h"
+
+#define LOOKS 16                 /* synchronisations after a free that look whether its memory was returned */
+#define MOST_CHUNK (32ull << 20) /* drivers reserve in chunks of 2 or 32 MiB */
+
+_Atomic uint32_t vgi_pools_watched;
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct vgi_pool *list;    /* entries stay for the process's life */
+static struct vgi_map by_handle; /* `owner` is the entry's address */
+static struct vgi_pool *_Atomic of_graphs[VGI_MAX_DEVICES];
+
+void vgi_forget_pools(void) {
+    pthread_mutex_init(&list_lock, NULL);
+    vgi_map_reset(&by_handle);
+    for (int i = 0; i < VGI_MAX_DEVICES; i++)
+        atomic_store(&of_graphs[i], NULL);
+    while (list != NULL) {
+        struct vgi_pool *next = list->next;
+        free(list);
+        list = next;
+    }
+    atomic_store(&vgi_pools_watched, 0);
+}
+
+/* ---- the list ---- */
+
+static struct vgi_pool *first(void) {
+    pthread_mutex_lock(&list_lock);
+    struct vgi_pool *pool = list;
+    pthread_mutex_unlock(&list_lock);
+    return pool;
+}
+
+struct vgi_pool *vgi_pool_find(CUmemoryPool handle) {
+    struct vgi_entry entry;
+    bool known = handle != NULL && vgi_map_find(&by_handle, (uintptr_t)handle, &entry);
+    return known ? (struct vgi_pool *)(uintptr_t)entry.owner : NULL;
+}
+
+/* With the list locked: an entry that is no longer needed, or a new one. */
+static struct vgi_pool *take_entry(void) {
+    struct vgi_pool *pool = list;
+    while (pool != NULL && !(pool->destroyed && pool->handed_out == 0 && pool->reserve.settled == 0))
+        pool = pool->next;
+    if (pool != NULL)
+        return pool;
+    pool = calloc(1, sizeof *pool);
+    if (pool == NULL)
+        return NULL;
+    pthread_mutex_init(&pool->lock, NULL);
+    pool->next = list;
+    list = pool;
+    return pool;
+}
+
+static struct vgi_pool *enter(CUmemoryPool handle, CUdevice device, bool counted, bool graphs) {
+    int card = device >= 0 && device < VGI_MAX_DEVICES ? vgi_card_of_device[device] : -1;
+    struct vgi_pool *pool = take_entry();
+    if (pool == NULL)
+        return NULL;
+    pthread_mutex_lock(&pool->lock);
+    pool->handle = handle;
+    pool->of_graphs = graphs;
+    pool->destroyed = false;
+    atomic_store(&pool->hidden, false);
+    pool->counted = counted && card >= 0;
+    pool->device = device;
+    pool->card = card;
+    pool->reserve = (struct vgi_reserve){.settled = 0};
+    pool->threshold = pool->seen = pool->lent = pool->handed_out = 0;
+    pool->looks_left = 0;
+    pthread_mutex_unlock(&pool->lock);
+    return pool;
+}
+
+struct vgi_pool *vgi_pool_enter(CUmemoryPool handle, CUdevice device, bool counted) {
+    pthread_mutex_lock(&list_lock);
+    struct vgi_pool *pool = vgi_pool_find(handle);
+    if (pool == NULL && (pool = enter(handle, device, counted, false)) != NULL) {
+        struct vgi_entry entry = {.key = (uintptr_t)handle, .owner = (uintptr_t)pool};
+        if (!vgi_map_put(&by_handle, &entry)) {
+            pool->destroyed = true;
+            atomic_store(&pool->hidden, true);
+            pool = NULL;
+        }
+    }
+    pthread_mutex_unlock(&list_lock);
+    return pool;
+}
+
+struct vgi_pool *vgi_pool_of_graphs(CUdevice device) {
+    if (device < 0 || device >= VGI_MAX_DEVICES)
+        return NULL;
+    struct vgi_pool *pool = atomic_load(&of_graphs[device]);
+    if (pool != NULL)
+        return pool;
+    pthread_mutex_lock(&list_lock);
+    pool = atomic_load(&of_graphs[device]);
+    if (pool == NULL)
+        atomic_store(&of_graphs[device], pool = enter(NULL, device, true, true));
+    pthread_mutex_unlock(&list_lock);
+    return pool;
+}
+
+/* ---- looking at the driver's side ---- */
+
+/* Around a call of ours with the pool's handle, which another thread may be about to destroy: it waits for us, or we
+ * stay away. */
+static bool begin_use(struct vgi_pool *pool) {
+    atomic_fetch_add(&pool->in_use, 1);
+    if (!atomic_load(&pool->hidden))
+        return true;
+    atomic_fetch_sub(&pool->in_use, 1);
+    return false;
+}
+
+static void end_use(struct vgi_pool *pool) {
+    atomic_fetch_sub(&pool->in_use, 1);
+}
+
+static bool ask(struct vgi_pool *pool, bool used, uint64_t *bytes) {
+    cuuint64_t value = 0;
+    if (!begin_use(pool))
+        return false;
+    CUresult result =
+        pool->of_graphs
+            ? VGI_CUDA(cuDeviceGetGraphMemAttribute, pool->device,
+                       used ? CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT : CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &value)
+            : VGI_CUDA(cuMemPoolGetAttribute, pool->handle,
+                       used ? CU_MEMPOOL_ATTR_USED_MEM_CURRENT : CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
+    end_use(pool);
+    *bytes = value;
+    return result == CUDA_SUCCESS;
+}
+
+/* The most that so many pieces make a pool grow by. Its chunk is known as far as the lowest bit of all sizes it was
+ * seen to have. */
+static uint64_t most_growth(const struct vgi_pool *pool, uint64_t bytes, uint64_t pieces) {
+    uint64_t seen = __atomic_load_n(&pool->seen, __ATOMIC_RELAXED), rounding = 0, most = 0;
+    uint64_t chunk = seen & (0 - seen);
+    if (chunk > MOST_CHUNK || chunk == 0)
+        chunk = MOST_CHUNK;
+    if (__builtin_mul_overflow(pieces, chunk - 1, &rounding) || __builtin_add_overflow(bytes, rounding, &most))
+        return bytes;
+    return most / chunk * chunk;
+}
+
+/* ---- claims ---- */
+
+/* How much of `bytes` the pool's unused memory covers; it is then lent to this call. */
+static uint64_t borrow(struct vgi_pool *pool, uint64_t bytes) {
+    uint64_t reserved = 0, used = 0;
+    if (vgi_any_capture() || !ask(pool, false, &reserved) || !ask(pool, true, &used) || used >= reserved)
+        return 0;
+    pthread_mutex_lock(&pool->lock);
+    uint64_t spare = reserved - used;
+    spare = spare > pool->lent ? spare - pool->lent : 0;
+    if (spare > bytes)
+        spare = bytes;
+    pool->lent += spare;
+    pthread_mutex_unlock(&pool->lock);
+    return spare;
+}
+
+static void return_loan(struct vgi_pool *pool, uint64_t bytes) {
+    if (bytes == 0)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    pool->lent -= bytes;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static bool claim_with_loan(struct vgi_pool *pool, uint64_t bytes, uint64_t pieces, struct vgi_growth *growth,
+                            struct vgi_claim *claim) {
+    growth->lent = borrow(pool, bytes);
+    uint64_t rest = growth->lent < bytes ? most_growth(pool, bytes - growth->lent, pieces) : 0;
+    if (growth->lent > 0 && vgi_claim_at_once(pool->device, rest, claim))
+        return true;
+    return_loan(pool, growth->lent);
+    growth->lent = 0;
+    return false;
+}
+
+/* First the most it may grow by; then only what its unused memory does not cover; then what is left when nothing of
+ * this process lies idle. */
+CUresult vgi_pool_claim(struct vgi_pool *pool, uint64_t bytes, uint64_t pieces, struct vgi_growth *growth) {
+    struct vgi_claim claim;
+    growth->lent = 0;
+    if (!vgi_claim_at_once(pool->device, most_growth(pool, bytes, pieces), &claim) &&
+        !claim_with_loan(pool, bytes, pieces, growth, &claim)) {
+        CUresult result = vgi_claim(pool->device, bytes, &claim);
+        if (result != CUDA_SUCCESS && !claim_with_loan(pool, bytes, pieces, growth, &claim))
+            return result;
+    }
+    pthread_mutex_lock(&pool->lock);
+    vgi_reserve_claim(&pool->reserve, &growth->call, claim.bytes);
+    pthread_mutex_unlock(&pool->lock);
+    return CUDA_SUCCESS;
+}
+
+/* ---- settling ---- */
+
+/* It could not be looked at: what was claimed stays, unless the call failed. */
+static void settle_unseen(struct vgi_pool *pool, struct vgi_growth *growth, CUresult result) {
+    uint64_t dropped = 0;
+    pthread_mutex_lock(&pool->lock);
+    if (result == CUDA_SUCCESS)
+        vgi_reserve_keep(&pool->reserve, &growth->call);
+    else
+        dropped = vgi_reserve_drop(&pool->reserve, &growth->call);
+    pthread_mutex_unlock(&pool->lock);
+    vgi_give_back(pool->card, VGI_KIND_DATA, dropped);
+    vgi_pool_watch(pool);
+}
+
+/* Charges what the pool has beyond all claims, in any case. */
+static bool charge_missing(struct vgi_pool *pool, struct vgi_growth *growth, uint64_t missing) {
+    struct vgi_claim claim;
+    bool fits = vgi_claim_at_once(pool->device, missing, &claim);
+    if (!fits)
+        vgi_charge_overhead(pool->card, VGI_KIND_DATA, missing);
+    pthread_mutex_lock(&pool->lock);
+    bool needed = vgi_reserve_add(&pool->reserve, &growth->call, missing);
+    pthread_mutex_unlock(&pool->lock);
+    if (!needed)
+        vgi_give_back(pool->card, VGI_KIND_DATA, missing);
+    return fits || !needed;
+}
+
+bool vgi_pool_settle(struct vgi_pool *pool, struct vgi_growth *growth, CUresult result) {
+    uint64_t reserved = 0, surplus = 0, missing = 0;
+    bool fits = true;
+    pthread_mutex_lock(&pool->lock);
+    pool->lent -= growth->lent;
+    vgi_reserve_land(&pool->reserve, &growth->call);
+    pthread_mutex_unlock(&pool->lock);
+    if (vgi_any_capture() || !ask(pool, false, &reserved)) {
+        settle_unseen(pool, growth, result);
+        return true;
+    }
+    __atomic_fetch_or(&pool->seen, reserved, __ATOMIC_RELAXED);
+    for (unsigned looks = 1;; looks++) {
+        pthread_mutex_lock(&pool->lock);
+        bool settled = vgi_reserve_settle(&pool->reserve, &growth->call, reserved, &surplus, &missing);
+        pthread_mutex_unlock(&pool->lock);
+        if (settled)
+            break;
+        /* What was seen may be old already: it shrank since. */
+        if (looks % 2 == 0 || !ask(pool, false, &reserved))
+            fits = charge_missing(pool, growth, missing) && fits;
+    }
+    vgi_give_back(pool->card, VGI_KIND_DATA, surplus);
+    return fits;
+}
+
+void vgi_pool_look(struct vgi_pool *pool) {
+    struct vgi_growth growth = {.lent = 0};
+    if (!pool->counted || atomic_load(&pool->hidden))
+        return;
+    pthread_mutex_lock(&pool->lock);
+    vgi_reserve_claim(&pool->reserve, &growth.call, 0);
+    pthread_mutex_unlock(&pool->lock);
+    (void)vgi_pool_settle(pool, &growth, CUDA_SUCCESS);
+}
+
+/* ---- what is freed comes back to the card some time later ---- */
+
+void vgi_pool_watch(struct vgi_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    if (pool->looks_left == 0)
+        atomic_fetch_add(&vgi_pools_watched, 1);
+    pool->looks_left = LOOKS;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void vgi_pool_set_threshold(struct vgi_pool *pool, uint64_t bytes) {
+    pthread_mutex_lock(&pool->lock);
+    bool lowered = bytes < pool->threshold;
+    pool->threshold = bytes;
+    pthread_mutex_unlock(&pool->lock);
+    if (lowered)
+        vgi_pool_watch(pool);
+}
+
+/* Whether this synchronisation is one that shall look at it. */
+static bool take_look(struct vgi_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    bool look = pool->looks_left > 0;
+    if (look && --pool->looks_left == 0)
+        atomic_fetch_sub(&vgi_pools_watched, 1);
+    pthread_mutex_unlock(&pool->lock);
+    return look;
+}
+
+/* A destroyed pool cannot be asked any more: it is over when all it handed out is. */
+static void settle_destroyed(struct vgi_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    uint64_t rest = pool->destroyed && pool->handed_out == 0 ? pool->reserve.settled : 0;
+    pool->reserve.settled -= rest;
+    if (pool->destroyed && pool->handed_out == 0 && pool->looks_left > 0) {
+        pool->looks_left = 0;
+        atomic_fetch_sub(&vgi_pools_watched, 1);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    vgi_give_back(pool->card, VGI_KIND_DATA, rest);
+}
+
+void vgi_pools_look(CUstream stream, bool everything) {
+    if (vgi_any_capture() || vgi_state() != VGI_ATTACHED)
+        return;
+    for (struct vgi_pool *pool = first(); pool != NULL; pool = pool->next)
+        if (atomic_load(&pool->hidden)) {
+            if (everything || pool->last_freed_on == stream)
+                settle_destroyed(pool);
+        } else if (take_look(pool)) {
+            vgi_pool_look(pool);
+        }
+}
+
+void vgi_pool_handed_out(struct vgi_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    pool->handed_out++;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void vgi_pool_freed(struct vgi_pool *pool, CUstream stream) {
+    pthread_mutex_lock(&pool->lock);
+    pool->handed_out--;
+    pool->last_freed_on = stream;
+    /* A pool that may keep all it has returns nothing. */
+    bool returns = pool->destroyed || pool->reserve.settled > pool->threshold;
+    pthread_mutex_unlock(&pool->lock);
+    if (returns)
+        vgi_pool_watch(pool);
+}
+
+void vgi_pool_freed_at_once(struct vgi_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    pool->handed_out--;
+    pthread_mutex_unlock(&pool->lock);
+    if (atomic_load(&pool->hidden))
+        settle_destroyed(pool);
+    else
+        vgi_pool_look(pool);
+}
+
+/* Also waits for our own questions about it: they end soon. */
+void vgi_pool_hide(struct vgi_pool *pool) {
+    struct vgi_entry entry;
+    (void)vgi_map_take(&by_handle, (uintptr_t)pool->handle, &entry);
+    atomic_store(&pool->hidden, true);
+    while (atomic_load(&pool->in_use) != 0)
+        vgi_sleep_microseconds(1);
+}
+
+void vgi_pool_destroyed(struct vgi_pool *pool, bool destroyed) {
+    struct vgi_entry entry = {.key = (uintptr_t)pool->handle, .owner = (uintptr_t)pool};
+    if (!destroyed) {
+        atomic_store(&pool->hidden, false);
+        (void)vgi_map_put(&by_handle, &entry); /* its place in the table was free a moment ago */
+        return;
+    }
+    pthread_mutex_lock(&pool->lock);
+    pool->destroyed = true;
+    pthread_mutex_unlock(&pool->lock);
+    settle_destroyed(pool);
+}
+
+/* ---- for the account: before a refusal, and before the slice's use is shown ---- */
+
+static bool holds_memory_of(struct vgi_pool *pool, int card) {
+    pthread_mutex_lock(&pool->lock);
+    bool holds = pool->counted && !pool->destroyed && (card < 0 || pool->card == card) && pool->reserve.settled > 0;
+    pthread_mutex_unlock(&pool->lock);
+    return holds;
+}
+
+bool vgi_settle_pools(int card) {
+    bool any = false;
+    for (struct vgi_pool *pool = vgi_any_capture() ? NULL : first(); pool != NULL; pool = pool->next)
+        if (holds_memory_of(pool, card)) {
+            vgi_pool_look(pool);
+            any = true;
+        }
+    return any;
+}
+
+static void trim(struct vgi_pool *pool) {
+    if (!begin_use(pool))
+        return;
+    if (pool->of_graphs)
+        (void)vgi_graph_trim(pool->device);
+    else
+        (void)VGI_CUDA(cuMemPoolTrimTo, pool->handle, 0);
+    end_use(pool);
+}
+
+/* Drivers do the same when a card runs out of memory. */
+bool vgi_trim_pools(int card) {
+    bool any = false;
+    for (struct vgi_pool *pool = vgi_any_capture() ? NULL : first(); pool != NULL; pool = pool->next)
+        if (holds_memory_of(pool, card)) {
+            trim(pool);
+            vgi_pool_look(pool);
+            any = true;
+        }
+    return any;
+}
