@@ -166,9 +166,10 @@ static int32_t living_owner(int descriptor, const struct vgi_region_heads *heads
 /* Puts a fresh file in the path's place. Those who have the old one open keep it; they notice at their next look. */
 static bool replace(const char *path, const struct vgi_limits *limits) {
     char fresh[4096];
-    if ((size_t)snprintf(fresh, sizeof fresh, "%s.XXXXXX", path) >= sizeof fresh)
+    if ((size_t)snprintf(fresh, sizeof fresh, "%s.new", path) >= sizeof fresh)
         return false;
-    int descriptor = mkostemp(fresh, O_CLOEXEC);
+    (void)unlink(fresh); /* of one who was killed here */
+    int descriptor = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, MODE_FOR_ALL_USERS);
     if (descriptor < 0)
         return false;
     (void)fchmod(descriptor, MODE_FOR_ALL_USERS);
