@@ -1,9 +1,10 @@
 """Fuzzes every decoder for a while: `run_fuzz.py [--seconds N] [--jobs N] [--only NAME]`.
 
-Python targets (`python_targets.py`) run under atheris, Rust ones (`rust-core/fuzz`) under libFuzzer; both start from
-`seeds/<target>` and keep what they learn in `out/fuzz/<target>`. A target fails on an error that is not the decoder's
-own, a broken promise of what was read, a call of more than 5 s, or more than 1 GiB of memory; the input is then
-written to `out/fuzz/findings`. Put it into the target's seeds together with the fix: every seed is tried by pytest.
+Python targets (`python_targets.py`) run under atheris, Rust ones (`rust-core/fuzz`) under libFuzzer, those in C
+(`libvgpu/tests/fuzz`) under a small fuzzer of their own with sanitizers; all start from `seeds/<target>` and keep what
+they learn in `out/fuzz/<target>`. A target fails on an error that is not the decoder's own, a broken promise of what
+was read, a call of more than 5 s, or more than 1 GiB of memory; the input is then written to `out/fuzz/findings`. Put
+it into the target's seeds together with the fix: every seed is tried by pytest.
 Exit status: 0, 1 when a target failed, 77 when the fuzzer is not there.
 """
 
@@ -27,7 +28,8 @@ CALL_SECONDS_MAX = 5
 MEMORY_MIB_MAX = 1024
 
 sys.path.insert(0, str(HERE))
-from python_targets import TARGETS  # noqa: E402  # beside this script, not in a package
+from c_targets import C_TARGETS, are_built, program  # noqa: E402  # beside this script, not in a package
+from python_targets import TARGETS  # noqa: E402
 from rust_targets import RUST_TARGETS, build  # noqa: E402
 
 
@@ -52,6 +54,11 @@ def jobs(names: list[str]) -> list[Job]:
     if rust:
         programs = build(RUST)
         wanted += [Job(name, [str(programs / name)], RUST_TARGETS[name]) for name in rust]
+    in_c = [name for name in C_TARGETS if not names or name in names]
+    if in_c and not are_built():
+        print("fuzz: the targets in C are not built: `make libvgpu`, with a compiler that has sanitizers", flush=True)
+    elif in_c:
+        wanted += [Job(name, [str(program(name))], C_TARGETS[name]) for name in in_c]
     return wanted
 
 
@@ -81,9 +88,11 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this target (repeatable)")
     parser.add_argument("--out", type=Path, default=ROOT / "out/fuzz")
     arguments = parser.parse_args()
-    unknown = set(arguments.only) - {*TARGETS, *RUST_TARGETS}
+    unknown = set(arguments.only) - {*TARGETS, *RUST_TARGETS, *C_TARGETS}
     if unknown:
-        parser.error(f"unknown targets: {', '.join(sorted(unknown))}; known: {', '.join([*TARGETS, *RUST_TARGETS])}")
+        parser.error(
+            f"unknown targets: {', '.join(sorted(unknown))}; known: {', '.join([*TARGETS, *RUST_TARGETS, *C_TARGETS])}"
+        )
     if importlib.util.find_spec("atheris") is None:
         print("fuzz: atheris is not installed; it has no build for this Python or platform")
         return SKIPPED

@@ -1,9 +1,11 @@
 """Every seed passes its target, findings of the past among them, and a fault in a decoder is noticed."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 import python_targets
+from c_targets import C_TARGETS, are_built, program
 from rust_targets import RUST_TARGETS
 
 SEEDS = Path(__file__).parent / "seeds"
@@ -11,13 +13,30 @@ PYTHON_SEEDS = [file for name in python_targets.TARGETS for file in sorted((SEED
 
 
 def test_every_target_has_seeds_and_every_seed_a_target() -> None:
-    assert {folder.name for folder in SEEDS.iterdir()} == {*python_targets.TARGETS, *RUST_TARGETS}
+    assert {folder.name for folder in SEEDS.iterdir()} == {*python_targets.TARGETS, *RUST_TARGETS, *C_TARGETS}
     assert all(any(folder.iterdir()) for folder in SEEDS.iterdir())
 
 
 @pytest.mark.parametrize("file", PYTHON_SEEDS, ids=lambda file: f"{file.parent.name}/{file.name}")
 def test_a_seed_passes(file: Path) -> None:
     python_targets.run(file.parent.name, file.read_bytes())
+
+
+@pytest.mark.skipif(not are_built(), reason="the targets in C are not built: make libvgpu")
+@pytest.mark.parametrize("name", sorted(C_TARGETS))
+def test_the_seeds_of_a_target_in_c_pass(name: str, tmp_path: Path) -> None:
+    command = [program(name), f"-artifact_prefix={tmp_path}/", *sorted((SEEDS / name).glob("*"))]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.skipif(not are_built(), reason="the targets in C are not built: make libvgpu")
+def test_a_seeded_fault_in_c_is_found_and_its_input_kept(tmp_path: Path) -> None:
+    command = [program("libvgpu-seeded-fault"), "-runs=2000000", f"-artifact_prefix={tmp_path}/"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode != 0
+    assert "heap-buffer-overflow" in ended.stderr
+    assert (tmp_path / "crash").read_bytes().startswith(b"GPU-\xfe")
 
 
 @pytest.mark.parametrize("name", sorted(python_targets.TARGETS))
