@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from hami_model import limits_page
 from hami_model.limits_page import CardLimits, Control, LimitsPage, MalformedLimitsPage, Policy, layout
-from hami_node_agent.adapters import limits_file
+from hami_node_agent.adapters.limits_file import LimitsFile
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "libvgpu/build"
@@ -141,19 +141,19 @@ WRITER = """
 import sys
 from pathlib import Path
 from hami_model.limits_page import CardLimits, LimitsPage
-from hami_node_agent.adapters import limits_file
-path, number = Path(sys.argv[1]), 0
+from hami_node_agent.adapters.limits_file import LimitsFile
+file, number = LimitsFile(Path(sys.argv[1])), 0
 while True:
     number += 1
     cards = tuple(CardLimits(uuid=f"GPU-{i}", memory_limit_bytes=number, context_bytes=number) for i in range(16))
-    limits_file.change(path, LimitsPage(region_file="/r", cards=cards, writer_generation=number))
+    file.change(LimitsPage(region_file="/r", cards=cards, writer_generation=number))
 """
 
 
 def test_the_library_never_copies_half_a_change(judge: Path, tmp_path: Path) -> None:
     path = tmp_path / layout.FILE
     cards = tuple(CardLimits(uuid=f"GPU-{number}") for number in range(16))
-    limits_file.create(path, LimitsPage(region_file="/r", cards=cards))
+    LimitsFile.create(path, LimitsPage(region_file="/r", cards=cards)).close()
     with subprocess.Popen([judge, path], stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         assert watching.stdout.readline() == "watching\n"
@@ -202,31 +202,33 @@ class Container:
 
 def test_what_the_writer_writes_is_what_holds(tmp_path: Path) -> None:
     container = Container(tmp_path)
-    limits_file.create(container.page_file, container.page(100))
-    assert container.granted_mib() == 100
-    assert container.granted_mib(CUDA_DEVICE_MEMORY_LIMIT="9000m", CUDA_DISABLE_CONTROL="true") == 100
-    assert limits_file.change(container.page_file, container.page(300))
-    assert container.granted_mib() == 300
-    assert limits_file.change(container.page_file, container.page(300, control=Control.DISABLED))
-    assert container.granted_mib() == 40960
+    with LimitsFile.create(container.page_file, container.page(100)) as file:
+        assert container.granted_mib() == 100
+        assert container.granted_mib(CUDA_DEVICE_MEMORY_LIMIT="9000m", CUDA_DISABLE_CONTROL="true") == 100
+        assert file.change(container.page(300))
+        assert container.granted_mib() == 300
+        assert file.change(container.page(300, control=Control.DISABLED))
+        assert container.granted_mib() == 40960
 
 
 def test_a_change_reaches_a_process_that_runs(tmp_path: Path) -> None:
     container = Container(tmp_path)
-    limits_file.create(container.page_file, container.page(200))
-    with subprocess.Popen(
-        [BUILD / "bin/vgpu-workload", "over-alloc", "--step-mib", "10", "--hold-until-signal"],
-        env=container.environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
+    with (
+        LimitsFile.create(container.page_file, container.page(200)) as file,
+        subprocess.Popen(
+            [BUILD / "bin/vgpu-workload", "over-alloc", "--step-mib", "10", "--hold-until-signal"],
+            env=container.environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as holder,
+    ):
         try:
             assert holder.stdout is not None
             assert json.loads(holder.stdout.readline())["granted_mib"] == 200
             assert container.granted_mib() == 0
-            limits_file.change(container.page_file, container.page(250))
+            file.change(container.page(250))
             assert container.granted_mib() == 50
-            limits_file.change(container.page_file, container.page(20))
+            file.change(container.page(20))
             assert container.granted_mib() == 0
         finally:
             holder.terminate()

@@ -205,6 +205,7 @@ static void try_to_change_the_page(const struct container *container, const char
     int page = open(container->page, O_RDONLY | O_CLOEXEC);
     CHECK_THAT(page >= 0 && pwrite(page, &more, sizeof more, 576 + 96) < 0, who);
     CHECK_THAT(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, page, 0) == MAP_FAILED, who);
+    CHECK_THAT(fcntl(page, F_SETLEASE, F_RDLCK) != 0, who); /* its writer would have to wait */
     char again[64];
     snprintf(again, sizeof again, "/proc/self/fd/%d", page);
     CHECK_THAT(open(again, O_RDWR | O_CLOEXEC) < 0, who);

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+import signal
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hami_model import limits_page
 from hami_model.limits_page import CardLimits, Control, LimitsPage, MalformedLimitsPage, Policy, layout
 from hami_node_agent.adapters import limits_file
-from hami_node_agent.adapters.limits_file import OtherContainerError
+from hami_node_agent.adapters.limits_file import LimitsFile, OtherContainerError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +34,15 @@ def page(memory_mib: int = 100, **changes: object) -> LimitsPage:
     return LimitsPage(**{**values, **changes})  # type: ignore[arg-type]
 
 
+def create(path: Path, wanted: LimitsPage) -> None:
+    LimitsFile.create(path, wanted).close()
+
+
+def change(path: Path, wanted: LimitsPage) -> bool:
+    with LimitsFile(path) as file:
+        return file.change(wanted)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "pod_main" / layout.DIRECTORY / layout.FILE
@@ -39,7 +51,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_page_is_readable_by_all_and_writable_by_its_owner(path: Path) -> None:
     before = os.umask(0o077)
     try:
-        limits_file.create(path, page())
+        create(path, page())
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
@@ -50,15 +62,15 @@ def test_a_page_is_readable_by_all_and_writable_by_its_owner(path: Path) -> None
 
 
 def test_a_change_is_made_in_place(path: Path) -> None:
-    limits_file.create(path, page())
+    create(path, page())
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         wanted = page(300, policy=Policy.FORCE, priority=-1, control=Control.DISABLED, writer_generation=2**64 - 1)
-        assert limits_file.change(path, wanted)
+        assert change(path, wanted)
         assert limits_page.decode(bytes(mapped)) == wanted
         assert limits_page.sequence_of(bytes(mapped)) == 2
-        assert not limits_file.change(path, wanted)
+        assert not change(path, wanted)
         assert limits_page.sequence_of(bytes(mapped)) == 2
-        limits_file.create(path, page(5))
+        create(path, page(5))
         assert limits_page.decode(bytes(mapped)) == wanted
 
 
@@ -71,10 +83,10 @@ def test_a_change_is_made_in_place(path: Path) -> None:
     ],
 )
 def test_a_page_never_becomes_another_containers(path: Path, other: LimitsPage) -> None:
-    limits_file.create(path, page())
+    create(path, page())
     before = path.read_bytes()
     with pytest.raises(OtherContainerError):
-        limits_file.change(path, other)
+        change(path, other)
     assert path.read_bytes() == before
 
 
@@ -83,13 +95,49 @@ def test_what_is_no_page_is_left_alone(path: Path) -> None:
     for content in (b"", b"x" * 100, b"x" * layout.PAGE_BYTES, limits_page.encode(page()) + b"\0"):
         path.write_bytes(content)
         with pytest.raises(MalformedLimitsPage):
-            limits_file.change(path, page())
+            change(path, page())
         with pytest.raises(MalformedLimitsPage):
             limits_file.read(path)
         assert path.read_bytes() == content
     with pytest.raises(MalformedLimitsPage):
-        limits_file.create(path, page(region_file="relative"))
+        create(path, page(region_file="relative"))
     assert path.read_bytes() == content
+
+
+def test_who_can_read_cannot_hold_the_writer_up(path: Path) -> None:
+    with LimitsFile.create(path, page()) as file, path.open("rb") as readable:
+        fcntl.flock(readable, fcntl.LOCK_EX)
+        with pytest.raises(OSError):  # noqa: PT011  # busy, or there are no leases here
+            fcntl.fcntl(readable, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        assert file.change(page(300))
+        assert change(path, page(200))
+
+
+def test_a_lease_taken_while_no_writer_was_there_is_lost(path: Path) -> None:
+    create(path, page())
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    try:
+        with path.open("rb") as readable:
+            try:
+                fcntl.fcntl(readable, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            except OSError as error:
+                pytest.skip(f"files have no leases here: {error}")
+            with pytest.raises(BlockingIOError):
+                LimitsFile(path)
+            fcntl.fcntl(readable, fcntl.F_SETLEASE, fcntl.F_UNLCK)  # the kernel does it after 45 s
+        assert change(path, page(200))
+    finally:
+        signal.signal(signal.SIGIO, before)
+
+
+def test_threads_change_one_after_the_other(path: Path) -> None:
+    with LimitsFile.create(path, page()) as file, ThreadPoolExecutor(8) as pool:
+        wanted = [page(1 + number % 7, writer_generation=number) for number in range(400)]
+        assert all(pool.map(file.change, wanted))
+        found = limits_file.read(path)
+        assert found.settled
+        assert found.page in wanted
+        assert limits_page.sequence_of(path.read_bytes()) == 800
 
 
 @pytest.mark.parametrize("sequence", [1, 7, 2**64 - 1])
@@ -97,7 +145,7 @@ def test_a_change_cut_short_is_read_and_then_made_whole(path: Path, sequence: in
     path.parent.mkdir(parents=True)
     path.write_bytes(limits_page.encode(page(7), sequence))
     assert limits_file.read(path) == limits_file.ReadLimits(page(7), settled=False)
-    assert limits_file.change(path, page(7))
+    assert change(path, page(7))
     assert limits_file.read(path) == limits_file.ReadLimits(page(7), settled=True)
     assert limits_page.sequence_of(path.read_bytes()) == (sequence + 1) % 2**64
 
@@ -108,12 +156,12 @@ WRITER = """
 import sys
 from pathlib import Path
 from hami_model.limits_page import CardLimits, LimitsPage
-from hami_node_agent.adapters import limits_file
-path, number = Path(sys.argv[1]), 0
+from hami_node_agent.adapters.limits_file import LimitsFile
+file, number = LimitsFile(Path(sys.argv[1])), 0
 while True:
     number += 1
     cards = tuple(CardLimits(uuid=f"GPU-{i}", memory_limit_bytes=number, context_bytes=number) for i in range(16))
-    limits_file.change(path, LimitsPage(region_file="/r", cards=cards, writer_generation=number))
+    file.change(LimitsPage(region_file="/r", cards=cards, writer_generation=number))
     if number == 100:
         print("writing", flush=True)
 """
@@ -131,7 +179,7 @@ def numbers_in(found: LimitsPage) -> set[int]:
 
 
 def test_readers_never_see_half_a_change_and_a_killed_writer_holds_nobody_up(path: Path) -> None:
-    limits_file.create(path, LimitsPage(region_file="/r", cards=tuple(CardLimits(uuid=f"GPU-{i}") for i in range(16))))
+    create(path, LimitsPage(region_file="/r", cards=tuple(CardLimits(uuid=f"GPU-{i}") for i in range(16))))
     last = 0
     for _ in range(4):
         with start_writer(path) as writer:
@@ -149,7 +197,7 @@ def test_readers_never_see_half_a_change_and_a_killed_writer_holds_nobody_up(pat
         last = max(numbers_in(after.page))
     assert last > 100
     final = LimitsPage(region_file="/r", cards=tuple(CardLimits(uuid=f"GPU-{i}") for i in range(16)))
-    assert limits_file.change(path, final)
+    assert change(path, final)
     assert limits_file.read(path) == limits_file.ReadLimits(final, settled=True)
 
 
@@ -171,7 +219,7 @@ def test_after_any_changes_the_page_is_as_if_made_anew(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, int, bool, Policy, Control, int]]
 ) -> None:
     path = tmp_path_factory.mktemp("limits") / layout.FILE
-    limits_file.create(path, page())
+    create(path, page())
     wanted, changes = page(), 0
     for memory, cores, context, withheld, policy, control, priority in steps:
         card = CardLimits(
@@ -185,6 +233,6 @@ def test_after_any_changes_the_page_is_as_if_made_anew(
             wanted,
             page(cards=(page().cards[0], card), policy=policy, control=control, priority=priority),
         )
-        assert limits_file.change(path, wanted) == (before != wanted)
+        assert change(path, wanted) == (before != wanted)
         changes += before != wanted
     assert path.read_bytes() == limits_page.encode(wanted, sequence=2 * changes)

@@ -1,20 +1,20 @@
 """A container's limits page as a file: made whole by rename before the container starts, then changed in place.
 
 Processes of the container have the file mapped, so what they should see must be written into it: a file that is put
-in its place reaches only those that start later. One writer changes a page at a time; readers wait for nobody.
+in its place reaches only those that start later. One process writes; readers wait for nobody, and nobody waits for
+them: the container can open the page for reading, so a lock on it could be taken there and never be given back, and a
+lease as well, unless the page is open for writing already. Hence a page stays open as long as its container lives.
 """
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from types import TracebackType
+from typing import Final, Literal, Self
 
 import msgspec
 from hami_model import limits_page
@@ -41,31 +41,62 @@ class ReadLimits(msgspec.Struct, frozen=True):
     """False: a change was under way all the time, because its writer died in it. Each value is whole all the same."""
 
 
-def create(path: Path, page: LimitsPage) -> None:
-    """Puts a new container's page in its place. Raises OSError, MalformedLimitsPage."""
-    content = limits_page.encode(page)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.parent.chmod(_READABLE_FOLDER)
-    replace_file(path, content)
+class LimitsFile:
+    """The page of one container, open for changes."""
 
+    def __init__(self, path: Path) -> None:
+        """Raises OSError, MalformedLimitsPage.
 
-def change(path: Path, wanted: LimitsPage) -> bool:
-    """Makes the page say what is wanted, for all who have it mapped; False when it did already.
+        BlockingIOError: the container had a lease on the page, which it loses now; it can be opened in a while.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size != layout.PAGE_BYTES:
+                raise MalformedLimitsPage(f"it has {size} bytes, not {layout.PAGE_BYTES}")
+            self._memory = mmap.mmap(descriptor, layout.PAGE_BYTES)
+        finally:
+            os.close(descriptor)
+        self._path = path
+        self._one_at_a_time = threading.Lock()
 
-    A change that a writer which died left half made is made whole. Raises OSError, MalformedLimitsPage (also of what
-    is there, which stays as it is), OtherContainerError.
-    """
-    limits_page.encode(wanted)
-    with _mapped(path) as memory:
-        present = bytes(memory)
-        page = limits_page.decode(present)
-        if not limits_page.same_container(page, wanted):
-            raise OtherContainerError(f"{path}: another region file or other cards need a page of their own")
-        sequence = limits_page.sequence_of(present)
-        if sequence % 2 == 0 and page == wanted:
-            return False
-        _store_words(memory, sequence | 1, wanted)
-        return True
+    @classmethod
+    def create(cls, path: Path, page: LimitsPage) -> LimitsFile:
+        """Puts a new container's page in its place. Raises OSError, MalformedLimitsPage."""
+        content = limits_page.encode(page)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.chmod(_READABLE_FOLDER)
+        replace_file(path, content)
+        return cls(path)
+
+    def change(self, wanted: LimitsPage) -> bool:
+        """Makes the page say what is wanted, for all who have it mapped; False when it did already.
+
+        A change that a writer which died left half made is made whole. Raises MalformedLimitsPage (also of what is
+        there, which stays as it is), OtherContainerError.
+        """
+        limits_page.encode(wanted)
+        with self._one_at_a_time:
+            present = bytes(self._memory)
+            page = limits_page.decode(present)
+            if not limits_page.same_container(page, wanted):
+                raise OtherContainerError(f"{self._path}: another region file or other cards need a page of their own")
+            sequence = limits_page.sequence_of(present)
+            if sequence % 2 == 0 and page == wanted:
+                return False
+            _store_words(self._memory, sequence | 1, wanted)
+            return True
+
+    def close(self) -> None:
+        self._memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def read(path: Path) -> ReadLimits:
@@ -84,18 +115,6 @@ def _whole(data: bytes) -> bytes:
     if len(data) != layout.PAGE_BYTES:
         raise MalformedLimitsPage(f"it has {len(data)} bytes or more, not {layout.PAGE_BYTES}")
     return data
-
-
-@contextmanager
-def _mapped(path: Path) -> Iterator[mmap.mmap]:
-    """For one writer at a time; the kernel lets go of the lock when that dies."""
-    with path.open("r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        size = os.fstat(file.fileno()).st_size
-        if size != layout.PAGE_BYTES:
-            raise MalformedLimitsPage(f"it has {size} bytes, not {layout.PAGE_BYTES}")
-        with mmap.mmap(file.fileno(), layout.PAGE_BYTES) as memory:
-            yield memory
 
 
 def _store_words(memory: mmap.mmap, odd: int, page: LimitsPage) -> None:
