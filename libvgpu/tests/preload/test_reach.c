@@ -48,6 +48,20 @@ static const struct {
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 
+static const struct {
+    const char *symbol;
+    bool hooked;
+} nvml_rows[] = {
+#define NVML_HOOK(symbol, type, area) {#symbol, true},
+#define NVML_CALL(symbol, type, area) {#symbol, false},
+#define NVML_NAME(symbol) {#symbol, false},
+#include "nvml.def"
+#undef NVML_HOOK
+#undef NVML_CALL
+#undef NVML_NAME
+};
+#define NVML_ROWS (sizeof nvml_rows / sizeof nvml_rows[0])
+
 /* ---- the walk ---- */
 
 static void write_pointer(FILE *out, void *pointer) {
@@ -58,7 +72,7 @@ static void write_pointer(FILE *out, void *pointer) {
         fprintf(out, "something not exported\n");
     else
         fprintf(out, "%s in %s\n", info.dli_sname,
-                strstr(info.dli_fname, "libvgpu.so") != NULL ? "libvgpu" : "libcuda");
+                strstr(info.dli_fname, "libvgpu.so") != NULL ? "libvgpu" : "driver");
 }
 
 static void walk_names(FILE *out, void *driver) {
@@ -80,6 +94,21 @@ static void walk_names(FILE *out, void *driver) {
         write_pointer(out, dlvsym(RTLD_DEFAULT, name, "SIMULATED_1"));
         fprintf(out, "dlvsym-next %s: ", name);
         write_pointer(out, dlvsym(RTLD_NEXT, name, "SIMULATED_1"));
+    }
+}
+
+static void walk_nvml(FILE *out) {
+    void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    for (size_t i = 0; i < NVML_ROWS; i++) {
+        const char *name = nvml_rows[i].symbol;
+        fprintf(out, "dlsym-default %s: ", name);
+        write_pointer(out, dlsym(RTLD_DEFAULT, name));
+        fprintf(out, "dlsym-next %s: ", name);
+        write_pointer(out, dlsym(RTLD_NEXT, name));
+        fprintf(out, "dlopen %s: ", name);
+        write_pointer(out, dlsym(nvml, name));
+        fprintf(out, "dlvsym %s: ", name);
+        write_pointer(out, dlvsym(nvml, name, "SIMULATED_1"));
     }
 }
 
@@ -133,6 +162,7 @@ static char *walk(void) {
     if (driver == NULL)
         fprintf(stderr, "%s\n", dlerror());
     walk_names(out, driver);
+    walk_nvml(out);
     walk_questions(out, driver);
     fclose(out);
     return text;
@@ -202,6 +232,9 @@ static bool is_hook(const char *symbol) {
     for (size_t i = 0; i < ROWS; i++)
         if (strcmp(rows[i].symbol, symbol) == 0)
             return rows[i].hooked;
+    for (size_t i = 0; i < NVML_ROWS; i++)
+        if (strcmp(nvml_rows[i].symbol, symbol) == 0)
+            return nvml_rows[i].hooked;
     return false;
 }
 
@@ -216,10 +249,10 @@ static char *read_all(const char *path) {
     return length < 0 ? NULL : text;
 }
 
-/* "…: symbol in libcuda" becomes "…: symbol in libvgpu" where the symbol is hooked, and nothing else changes. */
+/* "…: symbol in driver" becomes "…: symbol in libvgpu" where the symbol is hooked, and nothing else changes. */
 static bool is_right(const char *bare, const char *under) {
     char wanted[256], symbol[128] = "";
-    const char *answer = strstr(bare, " in libcuda");
+    const char *answer = strstr(bare, " in driver");
     if (answer == NULL) {
         /* RTLD_NEXT is not walked for the caller: where the driver is in a scope of its own, hooks are seen. */
         bool next = strstr(bare, "-next ") == strchr(bare, '-');
@@ -230,7 +263,7 @@ static bool is_right(const char *bare, const char *under) {
     while (start > bare && start[-1] != ' ')
         start--;
     snprintf(symbol, sizeof symbol, "%.*s", (int)(answer - start), start);
-    snprintf(wanted, sizeof wanted, "%.*s in %s", (int)length, bare, is_hook(symbol) ? "libvgpu" : "libcuda");
+    snprintf(wanted, sizeof wanted, "%.*s in %s", (int)length, bare, is_hook(symbol) ? "libvgpu" : "driver");
     return strcmp(wanted, under) == 0;
 }
 
