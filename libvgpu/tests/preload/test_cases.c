@@ -1,9 +1,6 @@
 /* Failures that users met, each by its id in tests/data/cases, where no other test stands for it. */
 #include <dlfcn.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -17,7 +14,6 @@
 #include "vgpu/shm_layout.h"
 
 #define MIB (1024ull * 1024ull)
-#define REFUSED 4 /* exit status of a workload whose allocation was refused */
 
 static void use_device(int device) {
     CUcontext context = NULL;
@@ -173,101 +169,21 @@ static void body_memory_elsewhere(void) {
     }
 }
 
-/* ---- case CVM-03: no lock of ours is held across a driver call ---- */
-
-static CUdeviceptr held;
-static CUcontext second;
-static atomic_bool has_returned;
-
-static void call_alloc(void) {
-    CUdeviceptr pointer = 0;
-    (void)cuMemAlloc_v2(&pointer, MIB);
-}
-
-static void call_free(void) {
-    (void)cuMemFree_v2(held);
-}
-
-static void call_alloc_async(void) {
-    CUdeviceptr pointer = 0;
-    (void)cuMemAllocAsync(&pointer, MIB, NULL);
-}
-
-static void call_create(void) {
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
-    CUmemGenericAllocationHandle handle = 0;
-    (void)cuMemCreate(&handle, 2 * MIB, &prop, 0);
-}
-
-static void call_destroy(void) {
-    (void)cuCtxDestroy_v2(second);
-}
-
-static void call_info(void) {
-    size_t free_bytes = 0, total = 0;
-    (void)cuMemGetInfo_v2(&free_bytes, &total);
-}
-
-static void call_synchronise(void) {
-    (void)cuCtxSynchronize();
-}
-
-static const struct {
-    const char *symbol;
-    void (*call)(void);
-} stuck[] = {{"cuMemAlloc_v2", call_alloc},         {"cuMemFree_v2", call_free},
-             {"cuMemAllocAsync", call_alloc_async}, {"cuMemCreate", call_create},
-             {"cuCtxDestroy_v2", call_destroy},     {"cuMemGetInfo_v2", call_info},
-             {"cuCtxSynchronize", call_synchronise}};
-
-static void *call_and_wait(void *row) {
+/* case CUT-02: launches on a device are paid from the share of the card that it is, and of no other. Device 0 is card
+ * VGPU_TEST_CARD here. */
+static void body_pays_for_its_card(void) {
+    CUmodule module = NULL;
+    CUfunction function = NULL;
+    unsigned card = (unsigned)atoi(getenv("VGPU_TEST_CARD"));
     use_device(0);
-    stuck[*(size_t *)row].call();
-    atomic_store(&has_returned, true);
-    return NULL;
-}
-
-static void make_slow(const char *symbol) {
-    char line[256];
-    snprintf(line, sizeof line, "%s/bin/sim-driver slow %s --microseconds 2000000000 --times 1", VGPU_BINARY_DIR,
-             symbol);
-    CHECK_EQUAL(system(line), 0);
-}
-
-/* Everything that takes a lock somewhere: charging, settling, a refusal (which looks for the dead), joining. */
-static void work_beside(void) {
-    static const char *const environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=100m", NULL};
-    static const char *const fits[] = {WORKLOAD, "alloc", "--mib", "20", NULL};
-    static const char *const does_not[] = {WORKLOAD, "alloc", "--mib", "101", NULL};
+    CHECK_EQUAL(cuModuleLoadData(&module, "image"), CUDA_SUCCESS);
+    CHECK_EQUAL(cuModuleGetFunction(&function, module, "kernel"), CUDA_SUCCESS);
+    for (int i = 0; i < 20; i++)
+        CHECK_EQUAL(cuLaunchKernel(function, 100, 1, 1, 256, 1, 1, 0, NULL, NULL, NULL), CUDA_SUCCESS);
     struct sandbox here = own_sandbox();
-    char output[SANDBOX_OUTPUT];
-    CUdeviceptr pointer = 0;
-    for (int i = 0; i < 100; i++) {
-        CHECK_EQUAL(cuMemAllocManaged(&pointer, MIB, 1), CUDA_SUCCESS);
-        CHECK_EQUAL(cuMemFree_v2(pointer), CUDA_SUCCESS);
-    }
-    CHECK_EQUAL(cuMemAllocManaged(&pointer, 200 * MIB, 1), CUDA_ERROR_OUT_OF_MEMORY);
-    (void)seen_free();
-    CHECK_EQUAL(sandbox_run(&here, true, environment, fits, output), 0);
-    CHECK_EQUAL(sandbox_run(&here, true, environment, does_not, output), REFUSED);
-}
-
-static void body_driver_hangs(size_t row) {
-    pthread_t thread;
-    use_device(0);
-    CHECK_EQUAL(cuMemAlloc_v2(&held, MIB), CUDA_SUCCESS);
-    CHECK_EQUAL(cuCtxCreate_v2(&second, 0, 0), CUDA_SUCCESS);
-    use_device(0);
-    sandbox_count_calls(NULL);
-    make_slow(stuck[row].symbol);
-    pthread_create(&thread, NULL, call_and_wait, &row);
-    while (sandbox_calls(NULL, stuck[row].symbol) == 0)
-        sched_yield();
-    work_beside();
-    CHECK(!atomic_load(&has_returned)); /* it was in the driver all the while */
-    fflush(NULL);
-    _exit(check_done());
+    const struct vg_extension *extension = vg_extension_of(sandbox_region(&here));
+    for (unsigned i = 0; i < VG_MAX_CARDS; i++)
+        CHECK((extension->compute[i].granted_until_ns != 0) == (i == card));
 }
 
 /* ---- the tests ---- */
@@ -287,6 +203,28 @@ static void test_body(const char *limit, const char *body) {
         fputs(output, stderr);
     CHECK_THAT(strstr(output, "[libvgpu") == NULL, output);
     sandbox_remove(&sandbox);
+}
+
+static void test_shares_of_cards(void) {
+    static const struct {
+        const char *visible;
+        const char *card;
+    } rows[] = {
+        {"CUDA_VISIBLE_DEVICES=0,1", "VGPU_TEST_CARD=0"},
+        {"CUDA_VISIBLE_DEVICES=1,0", "VGPU_TEST_CARD=1"},
+        {"CUDA_VISIBLE_DEVICES=1", "VGPU_TEST_CARD=1"},
+        {"CUDA_VISIBLE_DEVICES=GPU-11111111-2222-3333-4444-000000000001", "VGPU_TEST_CARD=1"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct sandbox sandbox = sandbox_make();
+        char output[SANDBOX_OUTPUT], directory[128];
+        snprintf(directory, sizeof directory, "VGPU_TEST_DIRECTORY=%s", sandbox.directory);
+        const char *environment[] = {directory, "CUDA_DEVICE_SM_LIMIT=50", rows[i].visible, rows[i].card, NULL};
+        const char *argv[] = {sandbox_self(), "pays-for-its-card", NULL};
+        if (!CHECK_EQUAL_THAT(sandbox_run(&sandbox, true, environment, argv, output), 0, rows[i].visible))
+            fputs(output, stderr);
+        sandbox_remove(&sandbox);
+    }
 }
 
 static void test_codes_are_the_drivers(void) {
@@ -336,6 +274,7 @@ static const struct {
     {"comes-later", body_comes_later},
     {"managed", body_managed},
     {"memory-elsewhere", body_memory_elsewhere},
+    {"pays-for-its-card", body_pays_for_its_card},
 };
 
 static int be_child(const char *name) {
@@ -344,9 +283,6 @@ static int be_child(const char *name) {
             bodies[i].run();
             return check_done();
         }
-    for (size_t i = 0; i < sizeof stuck / sizeof stuck[0]; i++)
-        if (strcmp(stuck[i].symbol, name) == 0)
-            body_driver_hangs(i);
     return 99;
 }
 
@@ -360,8 +296,7 @@ int main(int argc, char **argv) {
     test_after_another(true);
     test_body("CUDA_DEVICE_MEMORY_LIMIT=100m", "managed");
     test_body("CUDA_DEVICE_MEMORY_LIMIT=100m", "memory-elsewhere");
-    for (size_t i = 0; i < sizeof stuck / sizeof stuck[0]; i++)
-        test_body("CUDA_DEVICE_MEMORY_LIMIT=100m", stuck[i].symbol);
     test_no_lock_of_the_node();
+    test_shares_of_cards();
     return check_done();
 }
