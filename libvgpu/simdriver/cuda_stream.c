@@ -307,6 +307,15 @@ SIM_API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) {
     return record(event, stream, true);
 }
 
+/* 1: an event of a node of its own in a captured stream, which graphs here do not have. */
+SIM_API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
+    return flags > 1 ? CUDA_ERROR_INVALID_VALUE : record(event, stream, false);
+}
+
+SIM_API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned int flags) {
+    return flags > 1 ? CUDA_ERROR_INVALID_VALUE : record(event, stream, true);
+}
+
 SIM_API CUresult cuEventQuery(CUevent event) {
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS)

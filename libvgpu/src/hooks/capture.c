@@ -1,37 +1,35 @@
-/* Captures that began through us, and have not ended. A stream that joined one by an event is asked of the driver,
- * which is allowed while a capture is under way. */
+/* Captures that began through us, and have not ended; the streams that take part in them: the one that began, and those
+ * that waited for an event recorded in one that does. */
 #include "capture.h"
 
 #include "allocation.h"
 
 _Atomic unsigned vgi_captures;
-static struct vgi_map origins;        /* streams that began a capture */
+static struct vgi_map streams;        /* that take part; `owner` is the key of the stream that began */
+static struct vgi_map events;         /* recorded in one that takes part; the same */
 static _Thread_local char own_stream; /* its address stands for the thread's default stream */
 
+/* 0: the legacy stream, which cannot be captured. */
 static uint64_t key_of(CUstream stream, bool per_thread) {
     if (stream == CU_STREAM_PER_THREAD || (stream == NULL && per_thread))
         return (uint64_t)(uintptr_t)&own_stream;
-    return (uint64_t)(uintptr_t)stream;
+    return stream == CU_STREAM_LEGACY ? 0 : (uint64_t)(uintptr_t)stream;
 }
 
 void vgi_forget_captures(void) {
-    vgi_map_reset(&origins);
+    vgi_map_reset(&streams);
+    vgi_map_reset(&events);
     atomic_store(&vgi_captures, 0);
+}
+
+static bool find(CUstream stream, bool per_thread, struct vgi_entry *entry) {
+    uint64_t key = key_of(stream, per_thread);
+    return vgi_any_capture() && key != 0 && vgi_map_find(&streams, key, entry);
 }
 
 bool vgi_capturing(CUstream stream, bool per_thread) {
     struct vgi_entry entry;
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (!vgi_any_capture())
-        return false;
-    uint64_t key = key_of(stream, per_thread);
-    if (key == 0 || stream == CU_STREAM_LEGACY)
-        return false; /* the legacy stream cannot be captured */
-    if (vgi_map_find(&origins, key, &entry))
-        return true;
-    CUresult result = per_thread ? VGI_CUDA(cuStreamIsCapturing_ptsz, stream, &status)
-                                 : VGI_CUDA(cuStreamIsCapturing, stream, &status);
-    return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return find(stream, per_thread, &entry);
 }
 
 /* Counted before the driver is asked: what other threads do from now on may be too late for the capture's beginning. */
@@ -40,20 +38,83 @@ static void before_begin(void) {
 }
 
 static CUresult after_begin(CUresult result, CUstream stream, bool per_thread) {
-    struct vgi_entry entry = {.key = key_of(stream, per_thread)};
-    if (result != CUDA_SUCCESS || entry.key == 0 || !vgi_map_put(&origins, &entry))
+    uint64_t key = key_of(stream, per_thread);
+    struct vgi_entry entry = {.key = key, .owner = key};
+    if (result != CUDA_SUCCESS || key == 0 || !vgi_map_put(&streams, &entry))
         atomic_fetch_sub(&vgi_captures, 1);
     return result;
+}
+
+static void forget_all_of(struct vgi_map *map, uint64_t origin) {
+    struct vgi_entry entry;
+    size_t cursor = 0;
+    while (vgi_map_take_owned(map, origin, &cursor, &entry))
+        ;
 }
 
 /* The capture is over unless the driver says that it was not this thread's or stream's to end. */
 static CUresult after_end(CUresult result, CUstream stream, bool per_thread) {
     struct vgi_entry entry;
+    uint64_t key = key_of(stream, per_thread);
     bool over = result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    if (over && vgi_map_take(&origins, key_of(stream, per_thread), &entry))
-        atomic_fetch_sub(&vgi_captures, 1);
+    if (!over || key == 0 || !vgi_map_find(&streams, key, &entry) || entry.owner != key)
+        return result;
+    forget_all_of(&streams, key);
+    forget_all_of(&events, key);
+    atomic_fetch_sub(&vgi_captures, 1);
     return result;
 }
+
+void vgi_capture_lost(CUstream stream) {
+    if (stream != NULL && vgi_any_capture())
+        (void)after_end(CUDA_SUCCESS, stream, false);
+}
+
+/* ---- joining ---- */
+
+static CUresult recorded(CUresult result, CUevent event, CUstream stream, bool per_thread) {
+    struct vgi_entry entry;
+    if (result != CUDA_SUCCESS || !vgi_any_capture())
+        return result;
+    if (find(stream, per_thread, &entry)) {
+        entry.key = (uintptr_t)event;
+        (void)vgi_map_put(&events, &entry);
+    } else {
+        (void)vgi_map_take(&events, (uintptr_t)event, &entry);
+    }
+    return result;
+}
+
+static CUresult waited(CUresult result, CUstream stream, CUevent event, bool per_thread) {
+    struct vgi_entry entry;
+    uint64_t key = key_of(stream, per_thread);
+    if (result == CUDA_SUCCESS && vgi_any_capture() && key != 0 && !find(stream, per_thread, &entry) &&
+        vgi_map_find(&events, (uintptr_t)event, &entry)) {
+        entry.key = key;
+        (void)vgi_map_put(&streams, &entry);
+    }
+    return result;
+}
+
+#define EVENT_CALL(symbol, parameters, after, ...)                                                                     \
+    VGI_HOOK CUresult symbol parameters {                                                                              \
+        return vgi_bind_cuda() ? after(VGI_CUDA(symbol, __VA_ARGS__)) : VGI_NO_DRIVER;                                 \
+    }
+
+#define RECORDED(result) recorded(result, event, stream, false)
+#define RECORDED_PTSZ(result) recorded(result, event, stream, true)
+#define WAITED(result) waited(result, stream, event, false)
+#define WAITED_PTSZ(result) waited(result, stream, event, true)
+EVENT_CALL(cuEventRecord, (CUevent event, CUstream stream), RECORDED, event, stream)
+EVENT_CALL(cuEventRecord_ptsz, (CUevent event, CUstream stream), RECORDED_PTSZ, event, stream)
+EVENT_CALL(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned int flags), RECORDED, event, stream, flags)
+EVENT_CALL(cuEventRecordWithFlags_ptsz, (CUevent event, CUstream stream, unsigned int flags), RECORDED_PTSZ, event,
+           stream, flags)
+EVENT_CALL(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags), WAITED, stream, event, flags)
+EVENT_CALL(cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned int flags), WAITED_PTSZ, stream, event,
+           flags)
+
+/* ---- beginning and ending ---- */
 
 #define BEGIN(symbol, per_thread, parameters, ...)                                                                     \
     VGI_HOOK CUresult symbol parameters {                                                                              \

@@ -15,7 +15,11 @@ static inline bool vgi_any_capture(void) {
     return __builtin_expect(atomic_load_explicit(&vgi_captures, memory_order_acquire) != 0, 0);
 }
 
-/* Whether this very stream is captured: it began a capture or joined one. `per_thread`: NULL is the thread's own. */
+/* Whether this very stream is captured: it began a capture, or joined one by an event. `per_thread`: NULL is the
+ * thread's own. */
 bool vgi_capturing(CUstream stream, bool per_thread);
+
+/* A stream is destroyed: a capture that it began is over. */
+void vgi_capture_lost(CUstream stream);
 
 #endif

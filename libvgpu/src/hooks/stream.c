@@ -3,6 +3,7 @@
 #include "stream.h"
 
 #include "allocation.h"
+#include "capture.h"
 #include "pool_account.h"
 
 static struct vgi_map streams; /* `card` is the CUDA ordinal */
@@ -57,6 +58,7 @@ VGI_HOOK CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx context, u
 /* Forgotten before the driver is asked: afterwards the same handle may already be another stream's. */
 static void forget(CUstream stream) {
     struct vgi_entry entry;
+    vgi_capture_lost(stream);
     if (stream != NULL && vgi_state() == VGI_ATTACHED && !single_device())
         (void)vgi_map_take(&streams, (uintptr_t)stream, &entry);
 }

@@ -183,6 +183,7 @@ typedef CUresult (*PFN_cuStreamQuery_v2000)(CUstream stream);
 typedef CUresult (*PFN_cuStreamWaitEvent_v3020)(CUstream stream, CUevent event, unsigned int flags);
 typedef CUresult (*PFN_cuEventCreate_v2000)(CUevent *event, unsigned int flags);
 typedef CUresult (*PFN_cuEventRecord_v2000)(CUevent event, CUstream stream);
+typedef CUresult (*PFN_cuEventRecordWithFlags_v11010)(CUevent event, CUstream stream, unsigned int flags);
 typedef CUresult (*PFN_cuEventQuery_v2000)(CUevent event);
 typedef CUresult (*PFN_cuEventSynchronize_v2000)(CUevent event);
 typedef CUresult (*PFN_cuEventElapsedTime_v2000)(float *milliseconds, CUevent start, CUevent end);
