@@ -190,9 +190,7 @@ CUresult sim_free(CUdeviceptr pointer) {
     if (found == NULL || (found->kind != SIM_LINEAR && found->kind != SIM_MANAGED && found->kind != SIM_POOLED &&
                           found->kind != SIM_GRAPH && found->kind != SIM_EXTERNAL_BUFFER))
         result = CUDA_ERROR_INVALID_VALUE;
-    else if (sim_state_of(found->device)->lost)
-        result = CUDA_ERROR_DEVICE_UNAVAILABLE;
-    else
+    else if ((result = sim_card_fault(found->device)) == CUDA_SUCCESS)
         (void)sim_allocation_remove(pointer, &removed);
     pthread_mutex_unlock(&sim.lock);
     if (result == CUDA_SUCCESS)

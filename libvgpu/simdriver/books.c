@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define BOOKS_MAGIC 0x53494d42u /* "SIMB" */
-#define BOOKS_VERSION 4u
+#define BOOKS_VERSION 5u
 
 /* This library's descriptor of the books.lock last opened; see books.h for why none is ever closed. */
 static int lock_file = -1;

@@ -73,6 +73,8 @@ struct sim_card_state {
     uint32_t active_count;
     uint16_t active[SIM_MAX_PROCESSES]; /* processes that have work on it */
     uint32_t lost;
+    uint32_t fatal_errors;       /* how many ever hit the card that end the processes on it */
+    int32_t fatal_code;          /* of the last: what CUDA tells them */
     int32_t temperature_celsius; /* -1 = as described */
     uint32_t mig_mode;           /* enum sim_mig_mode */
     uint32_t instances_made;

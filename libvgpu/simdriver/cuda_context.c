@@ -35,10 +35,11 @@ CUresult sim_require_context(CUcontext *context) {
     pthread_mutex_unlock(&sim.lock);
     if (!alive)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return sim_state_of((*context)->device)->lost ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+    return sim_card_fault((*context)->device);
 }
 
 static CUresult make_context(int device, unsigned flags, bool is_primary, CUcontext *made) {
+    sim_card_is_used(device);
     CUresult result = sim_charge(device, sim_card_of(device)->context_bytes);
     if (result != CUDA_SUCCESS)
         return result;
@@ -175,8 +176,9 @@ static CUresult create(CUcontext *context, unsigned int flags, CUdevice device) 
         return result;
     if (context == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (sim_state_of(device)->lost)
-        return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    result = sim_card_fault(device);
+    if (result != CUDA_SUCCESS)
+        return result;
     if (depth == MAX_STACK)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&sim.lock);

@@ -128,15 +128,6 @@ SIM_API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *busId) {
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
-SIM_API CUresult cuDeviceCanAccessPeer(int *canAccess, CUdevice device, CUdevice peer) {
-    CUresult result = check(canAccess, device);
-    if (result == CUDA_SUCCESS && !sim_valid_device(peer))
-        result = CUDA_ERROR_INVALID_DEVICE;
-    if (result == CUDA_SUCCESS)
-        *canAccess = 0;
-    return result;
-}
-
 SIM_API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     CUresult result = check(value, device);
     if (result != CUDA_SUCCESS)

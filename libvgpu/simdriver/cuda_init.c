@@ -21,6 +21,15 @@ __attribute__((constructor)) static void register_fork_handler(void) {
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
+/* A card that has fallen off the bus is not there for who starts now. */
+static void leave_out_lost_cards(void) {
+    unsigned kept = 0;
+    for (unsigned i = 0; i < sim.device_count; i++)
+        if (!sim.books->cards[sim.cards[i]].lost)
+            sim.cards[kept++] = sim.cards[i];
+    sim.device_count = kept;
+}
+
 static CUresult start(void) {
     char reason[512];
     switch (sim_description_load(&sim.description, reason, sizeof reason)) {
@@ -41,6 +50,9 @@ static CUresult start(void) {
         fprintf(stderr, "simulated driver: %s\n", reason);
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
+    leave_out_lost_cards();
+    if (sim.device_count == 0)
+        return CUDA_ERROR_NO_DEVICE;
     sim.process = sim_books_enter(sim.books);
     if (sim.process == NULL) {
         fprintf(stderr, "simulated driver: more than %d processes\n", SIM_MAX_PROCESSES);
@@ -95,6 +107,10 @@ static const struct error_text error_texts[] = {
     {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {CUDA_ERROR_ECC_UNCORRECTABLE, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
+    {CUDA_ERROR_NVLINK_UNCORRECTABLE, "CUDA_ERROR_NVLINK_UNCORRECTABLE", "uncorrectable NVLink error detected"},
+    {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {CUDA_ERROR_OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed"},
     {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},

@@ -96,6 +96,10 @@ static inline struct sim_process_card *sim_own_card(int device) {
     return &sim.process->cards[sim.cards[device]];
 }
 
+/* cuda_health.c: this process begins to use a card; and CUDA_SUCCESS, or what hit the card since. */
+void sim_card_is_used(int device);
+CUresult sim_card_fault(int device);
+
 /* The calling thread's context, or NULL; and with its checks. */
 CUcontext sim_current_context(void);
 CUresult sim_require_context(CUcontext *context);

@@ -69,9 +69,7 @@ CUresult sim_object_destroy(enum sim_object_kind kind, const void *handle) {
     pthread_mutex_lock(&sim.lock);
     if (!find(kind, handle, &found) || found.parent != NULL)
         result = CUDA_ERROR_INVALID_HANDLE;
-    else if (sim_state_of(found.device)->lost)
-        result = CUDA_ERROR_DEVICE_UNAVAILABLE;
-    else
+    else if ((result = sim_card_fault(found.device)) == CUDA_SUCCESS)
         remove_where(NULL, handle);
     pthread_mutex_unlock(&sim.lock);
     return result;

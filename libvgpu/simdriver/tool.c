@@ -8,8 +8,7 @@
 #include "description.h"
 #include "tool.h"
 #include "vgpu/abi/nvml_types.h"
-
-#define XID_FELL_OFF_THE_BUS 79
+#include "xid.h"
 
 static const char usage_text[] =
     "usage: sim-driver [--description FILE] COMMAND\n"
@@ -18,7 +17,9 @@ static const char usage_text[] =
     "CARD is an index or a UUID.\n"
     "\n"
     "  books                            print cards, processes and unsupported calls as one JSON object\n"
-    "  xid CARD NUMBER                  raise an XID critical error event\n"
+    "  xid CARD NUMBER                  raise an XID critical error event; 13, 31, 43, 48, 74, 94 and 95 also end what "
+    "runs\n"
+    "                                   on the card: its CUDA calls fail from now on\n"
     "  lose CARD                        the card falls off the bus (and raises XID 79)\n"
     "  restore CARD                     the card is back\n"
     "  temperature CARD CELSIUS|auto    what the sensor reads\n"
@@ -160,6 +161,15 @@ int tool_wrong_use(void) {
     return 2;
 }
 
+/* Processes that use the card find out at their next call. */
+static void hit_processes(struct sim_books *books, unsigned card, uint64_t xid) {
+    int code = sim_xid_code(xid);
+    if (code == 0)
+        return;
+    books->cards[card].fatal_code = code;
+    __atomic_fetch_add(&books->cards[card].fatal_errors, 1, __ATOMIC_RELEASE);
+}
+
 /* Commands of the form NAME CARD [VALUE]. */
 static int run_card_command(const struct sim_description *d, struct sim_books *books, char **words, int count) {
     unsigned card = 0;
@@ -174,6 +184,7 @@ static int run_card_command(const struct sim_description *d, struct sim_books *b
     if (takes_value && !automatic && (!tool_read_number(words[2], &number) || number > 100000))
         return tool_wrong_use();
     if (strcmp(name, "xid") == 0) {
+        hit_processes(books, card, number);
         sim_books_raise(books, card, VG_NVML_EVENT_XID, number);
         return 0;
     }
@@ -184,7 +195,7 @@ static int run_card_command(const struct sim_description *d, struct sim_books *b
         books->cards[card].lost = strcmp(name, "lose") == 0;
     sim_books_unlock(books);
     if (strcmp(name, "lose") == 0)
-        sim_books_raise(books, card, VG_NVML_EVENT_XID, XID_FELL_OFF_THE_BUS);
+        sim_books_raise(books, card, VG_NVML_EVENT_XID, SIM_XID_FELL_OFF_THE_BUS);
     return 0;
 }
 

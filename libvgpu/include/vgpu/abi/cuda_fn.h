@@ -25,6 +25,8 @@ typedef CUresult (*PFN_cuDeviceComputeCapability_v2000)(int *major, int *minor, 
 typedef CUresult (*PFN_cuDeviceGetPCIBusId_v4010)(char *busId, int length, CUdevice device);
 typedef CUresult (*PFN_cuDeviceGetByPCIBusId_v4010)(CUdevice *device, const char *busId);
 typedef CUresult (*PFN_cuDeviceCanAccessPeer_v4000)(int *canAccess, CUdevice device, CUdevice peer);
+typedef CUresult (*PFN_cuDeviceGetP2PAttribute_v8000)(int *value, CUdevice_P2PAttribute attribute, CUdevice from,
+                                                      CUdevice to);
 
 typedef CUresult (*PFN_cuDevicePrimaryCtxRetain_v7000)(CUcontext *context, CUdevice device);
 typedef CUresult (*PFN_cuDevicePrimaryCtxRelease_v7000)(CUdevice device);
