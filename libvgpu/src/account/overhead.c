@@ -90,9 +90,14 @@ void vgi_overhead_drop(const void *handle) {
         vgi_overhead_settle(CUDA_SUCCESS, &taken);
 }
 
-void vgi_overhead_drop_owned(const void *owner) {
+void vgi_overhead_change_owner(uint64_t from, uint64_t to) {
+    if (vgi_state() == VGI_ATTACHED)
+        vgi_map_change_owner(&overheads, from, to);
+}
+
+void vgi_overhead_drop_owned(uint64_t owner) {
     struct vgi_entry taken;
     size_t cursor = 0;
-    while (vgi_state() == VGI_ATTACHED && vgi_map_take_owned(&overheads, (uintptr_t)owner, &cursor, &taken))
+    while (vgi_state() == VGI_ATTACHED && vgi_map_take_owned(&overheads, owner, &cursor, &taken))
         vgi_overhead_settle(CUDA_SUCCESS, &taken);
 }

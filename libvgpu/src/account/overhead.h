@@ -24,8 +24,11 @@ bool vgi_overhead_take(const void *handle, struct vgi_entry *taken);
 void vgi_overhead_settle(CUresult result, const struct vgi_entry *taken);
 
 /* Gives back what a context took along, and what it took itself. */
-void vgi_overhead_drop_owned(const void *owner);
+void vgi_overhead_drop_owned(uint64_t owner);
 void vgi_overhead_drop(const void *handle);
+
+/* What a context took along becomes another owner's. */
+void vgi_overhead_change_owner(uint64_t from, uint64_t to);
 
 void vgi_overhead_forget(void);
 

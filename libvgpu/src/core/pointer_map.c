@@ -64,13 +64,20 @@ static bool grow(struct vgi_map_shard *shard) {
 }
 
 bool vgi_map_put(struct vgi_map *map, const struct vgi_entry *entry) {
+    struct vgi_entry replaced;
+    return vgi_map_put_over(map, entry, &replaced);
+}
+
+bool vgi_map_put_over(struct vgi_map *map, const struct vgi_entry *entry, struct vgi_entry *replaced) {
+    replaced->key = 0;
     struct vgi_map_shard *shard = shard_of(map, entry->key);
     pthread_mutex_lock(&shard->lock);
     /* At most three quarters full: probes stay short. */
     bool room = (shard->count + 1) * 4 <= shard->capacity * 3 || grow(shard);
     if (room) {
         size_t at = place_of(shard, entry->key);
-        if (shard->entries[at].key == 0)
+        *replaced = shard->entries[at];
+        if (replaced->key == 0)
             shard->count++;
         else
             shard->bytes -= shard->entries[at].bytes;
@@ -141,6 +148,17 @@ bool vgi_map_take_owned(struct vgi_map *map, uint64_t owner, size_t *cursor, str
             return true;
     }
     return false;
+}
+
+void vgi_map_change_owner(struct vgi_map *map, uint64_t from, uint64_t to) {
+    for (int i = 0; i < VGI_MAP_SHARDS; i++) {
+        struct vgi_map_shard *shard = &map->shards[i];
+        pthread_mutex_lock(&shard->lock);
+        for (size_t at = 0; at < shard->capacity; at++)
+            if (shard->entries[at].key != 0 && shard->entries[at].owner == from)
+                shard->entries[at].owner = to;
+        pthread_mutex_unlock(&shard->lock);
+    }
 }
 
 size_t vgi_map_count(struct vgi_map *map) {

@@ -37,11 +37,16 @@ void vgi_map_reset(struct vgi_map *map);
 
 /* Enters or replaces. False when the host has no memory to grow. */
 bool vgi_map_put(struct vgi_map *map, const struct vgi_entry *entry);
+/* The same; `replaced` is what was there (key 0: nothing). */
+bool vgi_map_put_over(struct vgi_map *map, const struct vgi_entry *entry, struct vgi_entry *replaced);
 bool vgi_map_find(struct vgi_map *map, uint64_t key, struct vgi_entry *found);
 bool vgi_map_take(struct vgi_map *map, uint64_t key, struct vgi_entry *taken);
 
 /* Takes one entry of that owner (not 0); false when there is none left. `cursor` starts at 0. */
 bool vgi_map_take_owned(struct vgi_map *map, uint64_t owner, size_t *cursor, struct vgi_entry *taken);
+
+/* All of one owner become another's. */
+void vgi_map_change_owner(struct vgi_map *map, uint64_t from, uint64_t to);
 
 size_t vgi_map_count(struct vgi_map *map);
 uint64_t vgi_map_bytes(struct vgi_map *map);

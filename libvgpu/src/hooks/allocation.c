@@ -33,7 +33,12 @@ CUresult vgi_settle(CUresult result, const struct vgi_claim *claim, uint64_t key
         return result;
     struct vgi_entry entry = {
         .key = key, .bytes = claim->bytes, .owner = owner, .card = (uint32_t)claim->card, .kind = claim->kind};
-    if (vgi_map_put(&vgi_allocations, &entry))
+    struct vgi_entry replaced;
+    bool entered = vgi_map_put_over(&vgi_allocations, &entry, &replaced);
+    /* The driver gave this address out again: what was there went with its context a moment ago. */
+    if (replaced.key != 0)
+        vgi_give_back((int)replaced.card, (enum vgi_kind)replaced.kind, replaced.bytes);
+    if (entered)
         return result;
     vgi_say(VGI_ERROR, "the host has no memory to keep account of an allocation; it is refused");
     (void)undo(key);

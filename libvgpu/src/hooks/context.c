@@ -17,21 +17,54 @@ static bool in_range(CUdevice device) {
 }
 
 /* What was allocated and loaded in the context. */
-static void give_back_content(CUcontext context) {
+static void give_back_owned(uint64_t owner) {
     struct vgi_entry entry;
     size_t cursor = 0;
-    if (context == NULL || vgi_state() != VGI_ATTACHED)
-        return;
-    vgi_samples_forget(context);
-    while (vgi_map_take_owned(&vgi_allocations, (uintptr_t)context, &cursor, &entry))
+    while (vgi_map_take_owned(&vgi_allocations, owner, &cursor, &entry))
         vgi_give_back((int)entry.card, (enum vgi_kind)entry.kind, entry.bytes);
-    vgi_overhead_drop_owned(context);
+    vgi_overhead_drop_owned(owner);
 }
 
 static void give_back_all_of(CUcontext context) {
-    give_back_content(context);
-    if (context != NULL)
-        vgi_overhead_drop(context);
+    if (context == NULL || vgi_state() != VGI_ATTACHED)
+        return;
+    vgi_samples_forget(context);
+    give_back_owned((uintptr_t)context);
+    vgi_overhead_drop(context);
+}
+
+/* Around a call that destroys a context or what it holds. Before it all of that is set apart: afterwards another thread
+ * may have been given the same handle, for a context that lives. */
+struct ending {
+    CUcontext context;
+    uint64_t apart; /* owner of what was set apart; no address. 0 = nothing is counted */
+    bool known;
+    struct vgi_entry overhead;
+};
+
+static void set_apart(CUcontext context, struct ending *ending) {
+    static _Atomic uint64_t serial;
+    *ending = (struct ending){.context = context};
+    if (context == NULL || vgi_state() != VGI_ATTACHED)
+        return;
+    ending->apart = 1ull << 63 | (atomic_fetch_add(&serial, 1) + 1);
+    vgi_map_change_owner(&vgi_allocations, (uintptr_t)context, ending->apart);
+    vgi_overhead_change_owner((uintptr_t)context, ending->apart);
+    ending->known = vgi_overhead_take(context, &ending->overhead);
+}
+
+static void settle_ending(const struct ending *ending, bool content_gone, bool context_gone) {
+    if (ending->apart == 0)
+        return;
+    if (content_gone) {
+        vgi_samples_forget(ending->context);
+        give_back_owned(ending->apart);
+    } else {
+        vgi_map_change_owner(&vgi_allocations, ending->apart, (uintptr_t)ending->context);
+        vgi_overhead_change_owner(ending->apart, (uintptr_t)ending->context);
+    }
+    if (ending->known)
+        vgi_overhead_settle(context_gone ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN, &ending->overhead);
 }
 
 /* Whether the device's primary context certainly exists, or certainly does not. */
@@ -72,19 +105,20 @@ VGI_HOOK CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 }
 
 /* A reset destroys what the context held, whether or not it stays retained. */
-static CUresult settle_reset(CUresult result, CUdevice device) {
-    if (result == CUDA_SUCCESS && in_range(device))
-        give_back_content(atomic_load(&primary[device]));
-    return settle_primary(result, device);
-}
+#define RESET(symbol)                                                                                                  \
+    VGI_HOOK CUresult symbol(CUdevice device) {                                                                        \
+        struct ending ending;                                                                                          \
+        if (!vgi_bind_cuda())                                                                                          \
+            return VGI_NO_DRIVER;                                                                                      \
+        set_apart(in_range(device) ? atomic_load(&primary[device]) : NULL, &ending);                                   \
+        CUresult result = VGI_CUDA(symbol, device);                                                                    \
+        bool gone = result == CUDA_SUCCESS;                                                                            \
+        settle_ending(&ending, gone, gone && primary_is(device, false));                                               \
+        return result;                                                                                                 \
+    }
 
-VGI_HOOK CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-    return vgi_bind_cuda() ? settle_reset(VGI_CUDA(cuDevicePrimaryCtxReset, device), device) : VGI_NO_DRIVER;
-}
-
-VGI_HOOK CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    return vgi_bind_cuda() ? settle_reset(VGI_CUDA(cuDevicePrimaryCtxReset_v2, device), device) : VGI_NO_DRIVER;
-}
+RESET(cuDevicePrimaryCtxReset)
+RESET(cuDevicePrimaryCtxReset_v2)
 
 #define CREATE(symbol, parameters, ...)                                                                                \
     VGI_HOOK CUresult symbol parameters {                                                                              \
@@ -106,20 +140,16 @@ CREATE(cuCtxCreate_v3,
 CREATE(cuCtxCreate_v4, (CUcontext * context, CUctxCreateParams *params, unsigned int flags, CUdevice device), context,
        params, flags, device)
 
-VGI_HOOK CUresult cuCtxDestroy_v2(CUcontext context) {
-    if (!vgi_bind_cuda())
-        return VGI_NO_DRIVER;
-    CUresult result = VGI_CUDA(cuCtxDestroy_v2, context);
-    if (result == CUDA_SUCCESS)
-        give_back_all_of(context);
-    return result;
-}
+#define DESTROY(symbol)                                                                                                \
+    VGI_HOOK CUresult symbol(CUcontext context) {                                                                      \
+        struct ending ending;                                                                                          \
+        if (!vgi_bind_cuda())                                                                                          \
+            return VGI_NO_DRIVER;                                                                                      \
+        set_apart(context, &ending);                                                                                   \
+        CUresult result = VGI_CUDA(symbol, context);                                                                   \
+        settle_ending(&ending, result == CUDA_SUCCESS, result == CUDA_SUCCESS);                                        \
+        return result;                                                                                                 \
+    }
 
-VGI_HOOK CUresult cuCtxDestroy(CUcontext context) {
-    if (!vgi_bind_cuda())
-        return VGI_NO_DRIVER;
-    CUresult result = VGI_CUDA(cuCtxDestroy, context);
-    if (result == CUDA_SUCCESS)
-        give_back_all_of(context);
-    return result;
-}
+DESTROY(cuCtxDestroy)
+DESTROY(cuCtxDestroy_v2)
