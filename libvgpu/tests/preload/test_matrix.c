@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "limits_folder.h"
 #include "reach.h"
 #include "sandbox.h"
 
@@ -38,7 +39,7 @@ static const char *const api_names[API_COUNT] = {"linear",    "managed",  "pitch
                                                  "graph",     "captured", "vmm",     "linear-1", "pitch-1", "array-1",
                                                  "array3d-1", "array",    "array3d", "mipmap",   "external"};
 
-enum situation { IN_MAIN, IN_CONSTRUCTOR, AFTER_FORK, IN_THREADS, SITUATION_COUNT };
+enum situation { IN_MAIN, IN_CONSTRUCTOR, AFTER_FORK, IN_THREADS, SITUATION_COUNT, ON_A_WITHHELD_CARD };
 static const char *const situation_names[SITUATION_COUNT] = {"main", "constructor", "after-fork", "threads"};
 
 /* ---- the process under test ---- */
@@ -318,6 +319,14 @@ static void run_after_fork(void) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* The limits page does not name the card: nothing is given, however it is asked for. */
+static void run_withheld(void) {
+    uint64_t nothing = 0;
+    CHECK_EQUAL(start_cuda(), CUDA_SUCCESS);
+    CHECK_EQUAL(allocate(4096, &nothing), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQUAL(allocate(MIB, &nothing), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 static bool is_child(char **api_text, char **reach_text, char **situation_text) {
     char *text = getenv("VGPU_TEST_ROW");
     return text != NULL && (*api_text = strtok(text, ",")) != NULL && (*reach_text = strtok(NULL, ",")) != NULL &&
@@ -350,6 +359,9 @@ static int run_in_main(void) {
     case IN_THREADS:
         run_threads();
         break;
+    case ON_A_WITHHELD_CARD:
+        run_withheld();
+        break;
     default:
         run_sequence();
         break;
@@ -359,9 +371,27 @@ static int run_in_main(void) {
 
 /* ---- the matrix ---- */
 
+static void test_withheld(enum api which) {
+    struct sandbox sandbox = sandbox_make();
+    struct limits_folder folder = limits_folder_make(&sandbox);
+    struct vg_limits_page page = limits_page_of(&sandbox, 0, 0);
+    char row[64], output[SANDBOX_OUTPUT];
+    page.card_count = 0;
+    memset(page.cards, 0, sizeof page.cards);
+    limits_page_write(&folder, &page, sizeof page);
+    snprintf(row, sizeof row, "VGPU_TEST_ROW=%d,%d,%d", which, REACH_LINK, ON_A_WITHHELD_CARD);
+    const char *environment[] = {row, folder.preload, NULL};
+    if (!CHECK_EQUAL_THAT(sandbox_run(&sandbox, false, environment, (const char *[]){sandbox_self(), NULL}, output), 0,
+                          api_names[which]))
+        fputs(output, stderr);
+    sandbox_remove(&sandbox);
+}
+
 int main(void) {
     if (child_status >= 0)
         return run_in_main();
+    for (int a = 0; a < API_COUNT; a++)
+        test_withheld((enum api)a);
     for (int a = 0; a < API_COUNT; a++)
         for (int r = 0; r < REACH_COUNT; r++)
             for (int s = 0; s < SITUATION_COUNT; s++) {
