@@ -95,7 +95,10 @@ void vgi_forget_pooled(void);   /* hooks/pool.c */
 void vgi_forget_streams(void);  /* hooks/stream.c */
 void vgi_forget_graphs(void);   /* hooks/graph.c */
 
-/* hooks/pool_account.c. Charges the pools on a card (-1: on all) with what they have reserved now; and makes them give
+/* hooks/pool_account.c. What the pools are charged with for calls that are over. */
+uint64_t vgi_pool_bytes(void);
+
+/* Charges the pools on a card (-1: on all) with what they have reserved now; and makes them give
  * back what they do not use. False: none holds anything there. */
 bool vgi_settle_pools(int card);
 bool vgi_trim_pools(int card);

@@ -47,13 +47,13 @@ static uint64_t counted_of(unsigned card) {
     return atomic_load_explicit(&vgi_region->slots[vgi_process->slot].used[card].total, memory_order_relaxed);
 }
 
-/* Counted is before the driver's call, entered in a table after it; the other way round with frees. Memory of pools and
- * graphs is in no table, so who uses them is never quiet. */
+/* Counted is before the driver's call, entered in a table or settled with its pool after it; the other way round with
+ * frees. */
 static bool is_quiet(void) {
     uint64_t data = 0;
     for (unsigned card = 0; card < VG_MAX_CARDS; card++)
         data += atomic_load_explicit(&vgi_region->slots[vgi_process->slot].used[card].data, memory_order_relaxed);
-    return data == vgi_map_bytes(&vgi_allocations) + vgi_handle_bytes();
+    return data == vgi_map_bytes(&vgi_allocations) + vgi_handle_bytes() + vgi_pool_bytes();
 }
 
 static void read_driver(unsigned card, struct vgi_usage *usage) {

@@ -382,6 +382,16 @@ static bool holds_memory_of(struct vgi_pool *pool, int card) {
     return holds;
 }
 
+uint64_t vgi_pool_bytes(void) {
+    uint64_t bytes = 0;
+    for (struct vgi_pool *pool = first(); pool != NULL; pool = pool->next) {
+        pthread_mutex_lock(&pool->lock);
+        bytes += pool->reserve.settled;
+        pthread_mutex_unlock(&pool->lock);
+    }
+    return bytes;
+}
+
 bool vgi_settle_pools(int card) {
     bool any = false;
     for (struct vgi_pool *pool = vgi_any_capture() ? NULL : first(); pool != NULL; pool = pool->next)

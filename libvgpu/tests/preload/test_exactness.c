@@ -15,12 +15,27 @@
 #define CALLS_A_ROUND 800 /* in each process: 120,000 in all */
 #define HOLDINGS 300
 #define KIB 1024ull
-#define LIMIT (400ull * 1024 * KIB)
+#define LIMIT (260ull * 1024 * KIB)
 #define UNIT (2048ull * KIB) /* granularity of virtual memory management */
 
 /* ---- a process that allocates and frees at random, a round for every byte on its stdin ---- */
 
-enum kind { NOTHING, LINEAR, MANAGED, PITCHED, LOW, ASYNC, ARRAY, MIPMAP, IMPORTED, CONTEXT, VMM_HANDLE, VMM_MAPPED };
+enum kind {
+    NOTHING,
+    LINEAR,
+    MANAGED,
+    PITCHED,
+    LOW,
+    ASYNC,
+    OWN_POOL,
+    GRAPH,
+    ARRAY,
+    MIPMAP,
+    IMPORTED,
+    CONTEXT,
+    VMM_HANDLE,
+    VMM_MAPPED
+};
 
 struct holding {
     enum kind kind;
@@ -31,6 +46,7 @@ struct holding {
 
 static struct holding holdings[HOLDINGS];
 static CUcontext contexts[2]; /* of the two cards */
+static CUmemoryPool pools[2];
 static uint64_t state;
 static unsigned refusals;
 
@@ -85,6 +101,24 @@ static CUresult take_object(struct holding *h, enum kind kind, size_t bytes, int
     }
 }
 
+/* By a graph that is launched once, and needs no more than it allocates. */
+static CUresult take_by_graph(CUdeviceptr *pointer, size_t bytes, int card) {
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = card}},
+                                         .bytesize = bytes};
+    CUgraph graph = NULL;
+    CUgraphNode node = NULL;
+    CUgraphExec exec = NULL;
+    CHECK_EQUAL(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params), CUDA_SUCCESS);
+    CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+    CUresult result = cuGraphLaunch(exec, NULL);
+    CHECK_EQUAL(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+    CHECK_EQUAL(cuGraphDestroy(graph), CUDA_SUCCESS);
+    *pointer = params.dptr;
+    return result;
+}
+
 static void take(struct holding *h) {
     size_t bytes = 1 + check_random(&state) % (600 * KIB), pitch = 0;
     int card = (int)(check_random(&state) % 2);
@@ -108,6 +142,12 @@ static void take(struct holding *h) {
         break;
     case ASYNC:
         result = cuMemAllocAsync(&h->pointer, bytes, NULL);
+        break;
+    case OWN_POOL:
+        result = cuMemAllocFromPoolAsync_ptsz(&h->pointer, bytes, pools[check_random(&state) % 2], NULL);
+        break;
+    case GRAPH:
+        result = take_by_graph(&h->pointer, bytes, card);
         break;
     case ARRAY:
     case MIPMAP:
@@ -155,6 +195,33 @@ static void give(struct holding *h) {
         break;
     }
     *h = (struct holding){.kind = NOTHING};
+    /* Whatever makes pools and graphs give back: also nothing at all. */
+    switch (check_random(&state) % 40) {
+    case 0:
+        CHECK_EQUAL(cuStreamSynchronize(NULL), CUDA_SUCCESS);
+        break;
+    case 1:
+        CHECK_EQUAL(cuCtxSynchronize(), CUDA_SUCCESS);
+        break;
+    case 2:
+        CHECK_EQUAL(cuMemPoolTrimTo(pools[check_random(&state) % 2], 300 * KIB), CUDA_SUCCESS);
+        break;
+    case 3:
+        CHECK_EQUAL(cuDeviceGraphMemTrim((int)(check_random(&state) % 2)), CUDA_SUCCESS);
+        break;
+    default:
+        break;
+    }
+}
+
+static void make_pools(void) {
+    cuuint64_t threshold = 500 * KIB;
+    for (int card = 0; card < 2; card++) {
+        const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = card}};
+        CHECK_EQUAL(cuMemPoolCreate(&pools[card], &props), CUDA_SUCCESS);
+        CHECK_EQUAL(cuMemPoolSetAttribute(pools[card], CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold), CUDA_SUCCESS);
+    }
 }
 
 static int run_child(uint64_t seed) {
@@ -165,6 +232,7 @@ static int run_child(uint64_t seed) {
     for (int card = 0; card < 2; card++)
         CHECK_EQUAL(cuDevicePrimaryCtxRetain(&contexts[card], card), CUDA_SUCCESS);
     cuCtxSetCurrent(contexts[0]);
+    make_pools();
     CHECK_EQUAL(cuMemGetInfo_v2(&free_bytes, &total), CUDA_SUCCESS); /* whoever asks takes the dead out */
     printf("ready\n");
     fflush(stdout);
@@ -201,7 +269,7 @@ static struct member start_member(const struct sandbox *sandbox, unsigned seed) 
     int saved = dup(STDIN_FILENO);
     dup2(ends[0], STDIN_FILENO);
     snprintf(text, sizeof text, "%u", seed);
-    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=400m", NULL};
+    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=260m", NULL};
     const char *argv[] = {sandbox_self(), text, NULL};
     member.process = sandbox_start(sandbox, true, environment, argv);
     member.input = ends[1];
