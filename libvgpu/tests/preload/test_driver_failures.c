@@ -81,6 +81,86 @@ static CUresult release_vmm(uint64_t handle) {
     return cuMemRelease(handle);
 }
 
+static CUresult take_linear_v1(uint64_t *handle) {
+    CUdeviceptr_v1 pointer = 0;
+    CUresult result = cuMemAlloc(&pointer, 4 * MIB);
+    *handle = pointer;
+    return result;
+}
+
+static CUresult release_linear_v1(uint64_t handle) {
+    return cuMemFree((CUdeviceptr_v1)handle);
+}
+
+static CUresult take_array(uint64_t *handle) {
+    CUDA_ARRAY_DESCRIPTOR shape = {.Width = 1000, .Height = 1000, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    return cuArrayCreate_v2((CUarray *)handle, &shape);
+}
+
+static CUresult take_array_3d(uint64_t *handle) {
+    CUDA_ARRAY3D_DESCRIPTOR shape = {
+        .Width = 100, .Height = 100, .Depth = 10, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
+    return cuArray3DCreate_v2((CUarray *)handle, &shape);
+}
+
+static CUresult release_array(uint64_t handle) {
+    return cuArrayDestroy((CUarray)handle);
+}
+
+static CUresult take_mipmapped(uint64_t *handle) {
+    CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 512, .Height = 512, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    return cuMipmappedArrayCreate((CUmipmappedArray *)handle, &shape, 4);
+}
+
+static CUresult release_mipmapped(uint64_t handle) {
+    return cuMipmappedArrayDestroy((CUmipmappedArray)handle);
+}
+
+static CUresult take_host(uint64_t *handle) {
+    return cuMemHostAlloc((void **)handle, MIB, 0);
+}
+
+static CUresult release_host(uint64_t handle) {
+    return cuMemFreeHost((void *)handle);
+}
+
+static CUresult take_registered(uint64_t *handle) {
+    static char memory[65536] __attribute__((aligned(4096)));
+    *handle = (uint64_t)(uintptr_t)memory;
+    return cuMemHostRegister_v2(memory, sizeof memory, 0);
+}
+
+static CUresult release_registered(uint64_t handle) {
+    return cuMemHostUnregister((void *)handle);
+}
+
+static CUresult take_module(uint64_t *handle) {
+    return cuModuleLoadData((CUmodule *)handle, "image");
+}
+
+static CUresult release_module(uint64_t handle) {
+    return cuModuleUnload((CUmodule)handle);
+}
+
+/* The new context becomes the current one, and no more once it is destroyed. */
+static CUresult take_context(uint64_t *handle) {
+    return cuCtxCreate_v2((CUcontext *)handle, 0, 0);
+}
+
+static CUresult release_context(uint64_t handle) {
+    return cuCtxDestroy_v2((CUcontext)handle);
+}
+
+static CUresult take_pool(uint64_t *handle) {
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    return cuMemPoolCreate((CUmemoryPool *)handle, &props);
+}
+
+static CUresult release_pool(uint64_t handle) {
+    return cuMemPoolDestroy((CUmemoryPool)handle);
+}
+
 static const struct operation operations[] = {
     {"linear", take_linear, release_linear},
     {"managed", take_managed, release_linear},
@@ -91,6 +171,15 @@ static const struct operation operations[] = {
     {"from a pool", take_from_pool, release_async},
     {"from a pool, per thread", take_from_pool_per_thread, release_async_per_thread},
     {"virtual memory", take_vmm, release_vmm},
+    {"linear, 32-bit", take_linear_v1, release_linear_v1},
+    {"array", take_array, release_array},
+    {"array of three dimensions", take_array_3d, release_array},
+    {"mipmapped array", take_mipmapped, release_mipmapped},
+    {"host memory", take_host, release_host},
+    {"registered host memory", take_registered, release_registered},
+    {"module", take_module, release_module},
+    {"context", take_context, release_context},
+    {"pool", take_pool, release_pool},
 };
 
 /* ---- what is held ---- */
