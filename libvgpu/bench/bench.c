@@ -42,6 +42,7 @@ static const struct bench benches[] = {
     {"launch", "cuLaunchKernel", "launch", 0, 1, 40},
     {"launch", "cuLaunchKernel", "launch", 0, 1 + IDLE_PROCESSES, 40},
     {"launch", "cuLaunchKernelEx", "launch_ex", 0, 1, 40},
+    {"launch", "cuGraphLaunch", "launch_graph", 0, 1, 40},
     {"alloc_free", NULL, "alloc_free", 1, 1, 400},
     {"alloc_free", NULL, "alloc_free", 1000, 1, 400},
     {"alloc_free", NULL, "alloc_free", 100000, 1, 400},

@@ -28,10 +28,13 @@ static struct {
     PFN_cuModuleGetFunction_v2000 get_function;
     PFN_cuLaunchKernel_v4000 launch;
     PFN_cuLaunchKernelEx_v11060 launch_ex;
+    PFN_cuGraphInstantiateWithFlags_v11040 instantiate;
+    PFN_cuGraphLaunch_v10000 launch_graph;
     PFN_cuGetProcAddress_v12000 get_proc_address;
 } call;
 
 static CUfunction function;
+static CUgraphExec graph;
 
 static uint64_t now_ns(void) {
     struct timespec now;
@@ -56,6 +59,8 @@ static bool find_calls(void) {
         {"cuModuleGetFunction", &call.get_function},
         {"cuLaunchKernel", &call.launch},
         {"cuLaunchKernelEx", &call.launch_ex},
+        {"cuGraphInstantiateWithFlags", &call.instantiate},
+        {"cuGraphLaunch", &call.launch_graph},
         {"cuGetProcAddress_v2", &call.get_proc_address},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
@@ -92,6 +97,12 @@ static int call_launch_ex(void) {
     return (int)call.launch_ex(&config, function, NULL, NULL);
 }
 
+static int call_launch_graph(void) {
+    if (graph == NULL && call.instantiate(&graph, (CUgraph)(uintptr_t)1, 0) != CUDA_SUCCESS)
+        return 1;
+    return (int)call.launch_graph(graph, NULL);
+}
+
 static int call_alloc_free(void) {
     CUdeviceptr pointer = 0;
     int result = (int)call.alloc(&pointer, ALLOCATION_BYTES);
@@ -117,9 +128,13 @@ static const struct {
     int (*run)(void);
     unsigned calls; /* in a batch */
 } subjects[] = {
-    {"launch", call_launch, 1000},         {"launch_ex", call_launch_ex, 1000},
-    {"alloc_free", call_alloc_free, 1000}, {"free_unknown", call_free_unknown, 2000},
-    {"mem_info", call_info, 2000},         {"get_proc_address", call_get_proc_address, 500},
+    {"launch", call_launch, 1000},
+    {"launch_ex", call_launch_ex, 1000},
+    {"launch_graph", call_launch_graph, 1000},
+    {"alloc_free", call_alloc_free, 1000},
+    {"free_unknown", call_free_unknown, 2000},
+    {"mem_info", call_info, 2000},
+    {"get_proc_address", call_get_proc_address, 500},
 };
 
 static int compare(const void *left, const void *right) {

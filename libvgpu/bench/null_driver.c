@@ -166,6 +166,26 @@ NULL_LAUNCH(cuLaunchCooperativeKernel, (GRID))
 NULL_LAUNCH(cuLaunchKernelEx,
             (UNUSED const CUlaunchConfig *config, CUfunction function, UNUSED void **arguments, UNUSED void **extra))
 
+NULL_API CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    static struct CUgraphExec_st {
+        int unused;
+    } the_exec;
+    (void)graph, (void)flags;
+    *exec = (CUgraphExec)&the_exec;
+    return CUDA_SUCCESS;
+}
+
+NULL_API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
+    (void)graph, (void)nodes;
+    *count = 0;
+    return CUDA_SUCCESS;
+}
+
+NULL_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+    (void)stream;
+    return exec == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
 static const struct {
     const char *base;
     void *address;
