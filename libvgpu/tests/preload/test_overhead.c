@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "bodies.h"
+#include "limits_folder.h"
 #include "vgpu/abi/nvml_fn.h"
 #include "vgpu/shm_layout.h"
 
@@ -154,15 +155,44 @@ static void body_modules(void) {
     CHECK_EQUAL(own_usage(0).total, 0);
 }
 
+/* The page knows better than NVML. */
+static void body_contexts_told(void) {
+    CUcontext own = NULL;
+    use_device(0);
+    CHECK_EQUAL(own_usage(0).context, 17 * MIB);
+    CHECK_EQUAL(cuCtxCreate_v2(&own, 0, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(own_usage(0).context, 34 * MIB);
+    CHECK_EQUAL(cuCtxDestroy_v2(own), CUDA_SUCCESS);
+    use_device(1); /* of which the page does not tell */
+    CHECK_EQUAL(own_usage(1).context, 30 * MIB);
+    CHECK_EQUAL(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
+    CHECK_EQUAL(own_usage(0).total, 0);
+}
+
 static const struct body bodies[] = {
     {"contexts", body_contexts},
     {"contexts-together", body_contexts_together},
     {"contexts-unlisted", body_contexts_unlisted},
+    {"contexts-told", body_contexts_told},
     {"context-above-limit", body_context_above_limit},
     {"modules", body_modules},
 };
 
 #define WITH_OVERHEAD "{" CARDS(", \"context_mib\": 30, \"module_mib\": 5")
+
+static void test_told_by_page(void) {
+    struct sandbox sandbox = make_machine(WITH_OVERHEAD);
+    struct limits_folder folder = limits_folder_make(&sandbox);
+    struct vg_limits_page page = limits_page_of(&sandbox, 100, 100);
+    char output[SANDBOX_OUTPUT];
+    atomic_store(&page.cards[0].context_bytes, 17 * MIB);
+    limits_page_write(&folder, &page, sizeof page);
+    const char *argv[] = {sandbox_self(), "contexts-told", NULL};
+    const char *environment[] = {folder.preload, NULL};
+    if (!CHECK_EQUAL(sandbox_run(&sandbox, true, environment, argv, output), 0))
+        fputs(output, stderr);
+    sandbox_remove(&sandbox);
+}
 
 int main(int argc, char **argv) {
     if (argc == 2)
@@ -170,6 +200,7 @@ int main(int argc, char **argv) {
     check_body("contexts", WITH_OVERHEAD, NULL);
     check_body("contexts-together", WITH_OVERHEAD, NULL);
     check_body("contexts-unlisted", WITH_OVERHEAD, NULL);
+    test_told_by_page();
     check_body("context-above-limit", "{" CARDS(", \"context_mib\": 120"), NULL);
     check_body("modules", WITH_OVERHEAD, NULL);
     check_body("modules", WITH_OVERHEAD, "CUDA_MODULE_LOADING=LAZY");

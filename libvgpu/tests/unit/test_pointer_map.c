@@ -40,6 +40,10 @@ static void test_against_a_model(void) {
             return;
     }
     CHECK_EQUAL(vgi_map_count(&map), count);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < sizeof model / sizeof model[0]; i++)
+        bytes += model[i].key != 0 ? model[i].bytes : 0;
+    CHECK_EQUAL(vgi_map_bytes(&map), bytes);
 }
 
 static void test_unknown_keys(void) {
