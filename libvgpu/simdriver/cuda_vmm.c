@@ -46,6 +46,11 @@ static void drop_if_unused(struct sim_handle *handle) {
     free(handle);
 }
 
+void sim_handle_unmapped(struct sim_handle *handle) {
+    handle->mappings--;
+    drop_if_unused(handle);
+}
+
 SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
                              unsigned long long flags) {
     CUresult result = sim_ready();
@@ -200,8 +205,7 @@ SIM_API CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
         }
         *link = m->next;
         sim_allocation_remove(m->address, &removed);
-        m->handle->mappings--;
-        drop_if_unused(m->handle);
+        sim_handle_unmapped(m->handle);
         free(m);
     }
     pthread_mutex_unlock(&sim.lock);

@@ -55,6 +55,7 @@ static void remove_where(CUcontext context, const void *handle) {
             continue;
         }
         *link = object->next;
+        sim_array_unmap_all(object);
         sim_uncharge(object->device, object->bytes);
         sim_count_allocations(object->device, -1);
         free(object);

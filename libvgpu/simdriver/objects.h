@@ -27,6 +27,9 @@ bool sim_object_find(enum sim_object_kind kind, const void *handle, struct sim_o
 /* CUDA_ERROR_INVALID_HANDLE where there is none; what hangs on it goes too. */
 CUresult sim_object_destroy(enum sim_object_kind kind, const void *handle);
 
+/* Lets go of what is mapped into an array that ends (cuda_array_map.c). The caller holds sim.lock. */
+void sim_array_unmap_all(const void *array);
+
 /* The caller does not hold sim.lock. */
 void sim_objects_end_with(CUcontext context);
 

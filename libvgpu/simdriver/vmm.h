@@ -24,4 +24,7 @@ static inline CUmemGenericAllocationHandle sim_handle_value(const struct sim_han
 /* Gives up shared memory once no handle of this process stands for it. */
 void sim_handle_unshare(const struct sim_handle *ended);
 
+/* One mapping less; the handle's memory returns with its last. The caller holds sim.lock. */
+void sim_handle_unmapped(struct sim_handle *handle);
+
 #endif

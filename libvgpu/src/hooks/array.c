@@ -3,6 +3,7 @@
  * arrays (before CUDA 11.6, and in some formats) the size is reckoned. */
 #include "allocation.h"
 #include "core/array_size.h"
+#include "vmm.h"
 
 #define UNBACKED (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) /* memory is mapped into these later */
 
@@ -133,16 +134,22 @@ VGI_HOOK CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARR
     return vgi_settle(result, &claim, (uintptr_t)*array, (uintptr_t)context, undo_mipmap);
 }
 
+static CUresult end(CUresult result, const void *array, const struct vgi_freeing *freeing) {
+    if (result == CUDA_SUCCESS)
+        vgi_array_ended(array);
+    return vgi_end_free(result, freeing);
+}
+
 VGI_HOOK CUresult cuArrayDestroy(CUarray array) {
     if (!vgi_bind_cuda())
         return VGI_NO_DRIVER;
     struct vgi_freeing freeing = vgi_begin_free((uintptr_t)array);
-    return vgi_end_free(VGI_CUDA(cuArrayDestroy, array), &freeing);
+    return end(VGI_CUDA(cuArrayDestroy, array), array, &freeing);
 }
 
 VGI_HOOK CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
     if (!vgi_bind_cuda())
         return VGI_NO_DRIVER;
     struct vgi_freeing freeing = vgi_begin_free((uintptr_t)array);
-    return vgi_end_free(VGI_CUDA(cuMipmappedArrayDestroy, array), &freeing);
+    return end(VGI_CUDA(cuMipmappedArrayDestroy, array), array, &freeing);
 }

@@ -19,6 +19,7 @@ void vgi_forget_mappings(void) {
     vgi_map_reset(&handles);
     vgi_map_reset(&mappings);
     vgi_map_reset(&unmappings);
+    vgi_forget_array_mappings();
 }
 
 uint64_t vgi_handle_bytes(void) {
@@ -54,6 +55,10 @@ static void count_and_settle(uint64_t handle, int references, int maps) {
     pthread_mutex_unlock(&lock);
     if (freed.key != 0)
         vgi_give_back((int)freed.card, (enum vgi_kind)freed.kind, freed.bytes);
+}
+
+void vgi_count_mapping(CUmemGenericAllocationHandle handle, int change) {
+    count_and_settle(handle, 0, change);
 }
 
 CUdevice vgi_device_of_location(const CUmemLocation *location) {

@@ -11,4 +11,11 @@ CUdevice vgi_device_of_location(const CUmemLocation *location);
  * charge. False when the host has no memory to keep account. */
 bool vgi_enter_handle(CUmemGenericAllocationHandle handle, const struct vgi_claim *claim);
 
+/* Counts one mapping more or less of a handle, if it is known. */
+void vgi_count_mapping(CUmemGenericAllocationHandle handle, int change);
+
+/* What was mapped into an array is let go with it (hooks/vmm_array.c). */
+void vgi_array_ended(const void *array);
+void vgi_forget_array_mappings(void);
+
 #endif

@@ -80,6 +80,36 @@ static void body_arrays_reckoned(void) {
     CHECK_EQUAL(cuArray3DCreate_v2(&array, &d), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+/* Memory mapped into a sparse array outlives its handle, until the array goes. */
+static void body_arrays_mapped(void) {
+    CUarray array = NULL, plain = NULL;
+    CUmemGenericAllocationHandle handle = 0;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    use_device(0);
+    CUDA_ARRAY3D_DESCRIPTOR sparse = floats(4096, 4096, 0, CUDA_ARRAY3D_SPARSE), full = floats(128, 2, 0, 0);
+    CHECK_EQUAL(cuArray3DCreate_v2(&array, &sparse), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemCreate(&handle, 40 * MIB, &prop, 0), CUDA_SUCCESS);
+    CUarrayMapInfo tiles[2];
+    for (int i = 0; i < 2; i++)
+        tiles[i] = (CUarrayMapInfo){.resource.array = array,
+                                    .memOperationType = CU_MEM_OPERATION_TYPE_MAP,
+                                    .memHandle.memHandle = handle,
+                                    .deviceBitMask = 1};
+    CHECK_EQUAL(cuMemMapArrayAsync(tiles, 2, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemMapArrayAsync_ptsz(tiles, 1, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemRelease(handle), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 60 * MIB);
+    CHECK_EQUAL(cuArrayDestroy(array), CUDA_SUCCESS);
+    CHECK_EQUAL(seen_free(), 100 * MIB);
+    CHECK_EQUAL(cuArray3DCreate_v2(&plain, &full), CUDA_SUCCESS);
+    tiles[0].resource.array = plain;
+    CHECK_EQUAL(cuMemMapArrayAsync(tiles, 1, NULL), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(cuArrayDestroy(plain), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemMapArrayAsync(NULL, 1, NULL), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(seen_free(), 100 * MIB);
+}
+
 /* ---- memory of other interfaces ---- */
 
 /* case CMM-04 */
@@ -199,6 +229,7 @@ static void body_pointer_attributes(void) {
 static const struct body bodies[] = {
     {"arrays", body_arrays},
     {"arrays-reckoned", body_arrays_reckoned},
+    {"arrays-mapped", body_arrays_mapped},
     {"external", body_external},
     {"host-discrete", body_host_discrete},
     {"host-integrated", body_host_integrated},
@@ -211,6 +242,7 @@ int main(int argc, char **argv) {
         return RUN_BODY(bodies, argv[1]);
     check_body("arrays", ORDINARY_MACHINE, NULL);
     check_body("arrays-reckoned", "{\"cuda_version\": \"11.5\", " CARDS(""), NULL);
+    check_body("arrays-mapped", ORDINARY_MACHINE, NULL);
     check_body("external", ORDINARY_MACHINE, NULL);
     check_body("host-discrete", ORDINARY_MACHINE, NULL);
     check_body("host-integrated", "{" CARDS(", \"integrated\": true"), NULL);

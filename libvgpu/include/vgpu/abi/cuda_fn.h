@@ -167,6 +167,7 @@ typedef CUresult (*PFN_cuMemImportFromShareableHandle_v10020)(CUmemGenericAlloca
                                                               CUmemAllocationHandleType type);
 typedef CUresult (*PFN_cuMemGetAllocationPropertiesFromHandle_v10020)(CUmemAllocationProp *prop,
                                                                       CUmemGenericAllocationHandle handle);
+typedef CUresult (*PFN_cuMemMapArrayAsync_v11010)(CUarrayMapInfo *list, unsigned int count, CUstream stream);
 typedef CUresult (*PFN_cuMulticastCreate_v12010)(CUmemGenericAllocationHandle *handle,
                                                  const CUmulticastObjectProp *prop);
 typedef CUresult (*PFN_cuMulticastAddDevice_v12010)(CUmemGenericAllocationHandle handle, CUdevice device);
