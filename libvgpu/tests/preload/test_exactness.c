@@ -347,8 +347,10 @@ static void run_test(void) {
         if (!CHECK_EQUAL(sandbox_finish(&members[i].process, output), 0))
             fputs(output, stderr);
         const char *refused = strstr(output, "refused ");
-        CHECK_THAT(refused != NULL && atoi(refused + 8) > 0, "a limit that was never met proves little");
+        if (CHECK_THAT(refused != NULL, output))
+            refusals += (unsigned)atoi(refused + 8);
     }
+    CHECK_THAT(refusals > 0, "a limit that was never met proves little");
     for (unsigned card = 0; card < 2; card++) {
         CHECK_EQUAL(vg_card_used(region, card), 0);
         CHECK_EQUAL(sandbox_books_used(&sandbox, card, 0), 0);
