@@ -43,16 +43,22 @@ static void load_nvml(void *library, struct vgi_nvml_calls *calls) {
 }
 
 /* Several threads may come here at once, one of them in a constructor under the loader's lock: nobody holds a lock of
- * ours while the loader works. Each finds the same pointers; the first publishes them. */
-enum { UNBOUND, PUBLISHING, BOUND };
+ * ours while the loader works. Each finds the same pointers; the first publishes them. The state then is its pid,
+ * negative: a child that was forked meanwhile has no such thread and publishes itself. */
+enum { UNBOUND = 0, BOUND = 1 };
 
 static bool publish_first(int *state) {
-    int expected = UNBOUND;
-    if (__atomic_compare_exchange_n(state, &expected, PUBLISHING, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return true;
-    while (__atomic_load_n(state, __ATOMIC_ACQUIRE) != BOUND)
-        sched_yield();
-    return false;
+    int publishing = -vgi_own_pid(), seen = UNBOUND;
+    for (;;) {
+        if (__atomic_compare_exchange_n(state, &seen, publishing, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            return true;
+        if (seen == BOUND)
+            return false;
+        if (seen == publishing) {
+            sched_yield();
+            seen = UNBOUND; /* which it never is again: look once more */
+        }
+    }
 }
 
 static void *open_library(enum vgi_library library) {

@@ -71,8 +71,7 @@ static void write_pointer(FILE *out, void *pointer) {
     else if (dladdr(pointer, &info) == 0 || info.dli_saddr != pointer)
         fprintf(out, "something not exported\n");
     else
-        fprintf(out, "%s in %s\n", info.dli_sname,
-                strstr(info.dli_fname, "libvgpu.so") != NULL ? "libvgpu" : "driver");
+        fprintf(out, "%s in %s\n", info.dli_sname, strstr(info.dli_fname, "libvgpu.so") != NULL ? "libvgpu" : "driver");
 }
 
 static void walk_names(FILE *out, void *driver) {
@@ -282,57 +281,15 @@ static void compare(char *bare, char *under, const char *what) {
     CHECK_THAT(lines > 10000, what);
 }
 
-/* What real runtimes ask for, and what they must get: the rows that HAMi's library answers with another function. */
 static const struct {
     const char *base;
     int version;
     unsigned flags;
     const char *symbol;
 } answers[] = {
-    {"cuMemPrefetchAsync", 8000, legacy, "cuMemPrefetchAsync"},
-    {"cuMemPrefetchAsync", 12020, legacy, "cuMemPrefetchAsync_v2"},
-    {"cuMemPrefetchAsync", 8000, per_thread, "cuMemPrefetchAsync_ptsz"},
-    {"cuMemPrefetchAsync", 12020, per_thread, "cuMemPrefetchAsync_v2_ptsz"},
-    {"cuMemAdvise", 8000, legacy, "cuMemAdvise"},
-    {"cuMemAdvise", 12020, legacy, "cuMemAdvise_v2"},
-    {"cuCtxCreate", 3020, legacy, "cuCtxCreate_v2"},
-    {"cuCtxCreate", 11040, legacy, "cuCtxCreate_v3"},
-    {"cuCtxCreate", 12050, legacy, "cuCtxCreate_v4"},
-    {"cuGetProcAddress", 11030, legacy, "cuGetProcAddress"},
-    {"cuGetProcAddress", 12000, legacy, "cuGetProcAddress_v2"},
-    {"cuCtxGetDevice", 2000, legacy, "cuCtxGetDevice"},
-    {"cuCtxGetDevice", 13000, legacy, "cuCtxGetDevice_v2"},
-    {"cuCtxSynchronize", 2000, legacy, "cuCtxSynchronize"},
-    {"cuCtxSynchronize", 13000, legacy, "cuCtxSynchronize_v2"},
-    {"cuIpcOpenMemHandle", 4010, legacy, "cuIpcOpenMemHandle"},
-    {"cuIpcOpenMemHandle", 11000, legacy, "cuIpcOpenMemHandle_v2"},
-    {"cuDeviceGetUuid", 9020, legacy, "cuDeviceGetUuid"},
-    {"cuDeviceGetUuid", 11040, legacy, "cuDeviceGetUuid_v2"},
-    {"cuLaunchKernel", 4000, legacy, "cuLaunchKernel"},
-    {"cuLaunchKernel", 7000, per_thread, "cuLaunchKernel_ptsz"},
-    {"cuLaunchKernelEx", 11060, per_thread, "cuLaunchKernelEx_ptsz"},
-    {"cuLaunchCooperativeKernel", 9000, per_thread, "cuLaunchCooperativeKernel_ptsz"},
-    {"cuMemAllocAsync", 11020, per_thread, "cuMemAllocAsync_ptsz"},
-    {"cuMemAllocFromPoolAsync", 11020, per_thread, "cuMemAllocFromPoolAsync_ptsz"},
-    {"cuMemFreeAsync", 11020, per_thread, "cuMemFreeAsync_ptsz"},
-    {"cuMemcpy", 7000, per_thread, "cuMemcpy_ptds"},
-    {"cuMemcpyAsync", 7000, per_thread, "cuMemcpyAsync_ptsz"},
-    {"cuMemcpyHtoD", 7000, per_thread, "cuMemcpyHtoD_v2_ptds"},
-    {"cuMemsetD8Async", 7000, per_thread, "cuMemsetD8Async_ptsz"},
-    {"cuStreamSynchronize", 7000, per_thread, "cuStreamSynchronize_ptsz"},
-    {"cuSignalExternalSemaphoresAsync", 10000, per_thread, "cuSignalExternalSemaphoresAsync_ptsz"},
-    {"cuGraphAddKernelNode", 10000, legacy, "cuGraphAddKernelNode"},
-    {"cuGraphAddKernelNode", 12000, legacy, "cuGraphAddKernelNode_v2"},
-    {"cuMemAlloc", 2000, legacy, "cuMemAlloc"},
-    {"cuMemAlloc", 3020, legacy, "cuMemAlloc_v2"},
-    /* case CSY-02 */
-    {"cuMemGetMemPool", 13000, legacy, "cuMemGetMemPool"},
-    {"cuMemGetDefaultMemPool", 13000, legacy, "cuMemGetDefaultMemPool"},
-    {"cuMemSetMemPool", 13000, legacy, "cuMemSetMemPool"},
-    {"cuMemPrefetchBatchAsync", 13000, legacy, "cuMemPrefetchBatchAsync"},
-    {"cuMemcpyBatchAsync", 13000, legacy, "cuMemcpyBatchAsync_v2"},
-    {"cuGreenCtxCreate", 12040, legacy, "cuGreenCtxCreate"},
-    {"cuCtxCreate", 13050, legacy, "cuCtxCreate_v4"},
+#define ANSWER(base, version, streams, symbol) {#base, version, streams, #symbol},
+#include "runtime_answers.def"
+#undef ANSWER
 };
 
 static bool contains_line(const char *text, const char *line) {
@@ -343,6 +300,7 @@ static bool contains_line(const char *text, const char *line) {
     return false;
 }
 
+/* case CSY-02 */
 static void check_answers(const char *text) {
     for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
         char line[256];
