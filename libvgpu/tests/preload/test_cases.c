@@ -98,6 +98,20 @@ static void body_outputs_left_out(void) {
     }
 }
 
+/* case CPR-04: what is shown in an unusual way, or not at all; the test compares the codes with the driver's. */
+static void body_devices(void) {
+    int count = 0;
+    CUdeviceptr pointer = 0;
+    printf("codes %d", (int)cuInit(0));
+    printf(" %d", (int)cuDeviceGetCount(&count));
+    printf(" %d devices", count);
+    for (int device = 0; device < count; device++) {
+        use_device(device);
+        printf(" %d", (int)cuMemAlloc_v2(&pointer, 50 * MIB));
+    }
+    printf(".\n");
+}
+
 /* case CMM-04: a pointer that we never saw goes to the driver, once, and the code comes back; accounts stay. */
 static void body_pointers_of_others(void) {
     static const CUdeviceptr strangers[] = {0xdead000, 0x1000, ~0ull, 1ull << 63};
@@ -227,12 +241,14 @@ static void test_shares_of_cards(void) {
     }
 }
 
-static void test_codes_are_the_drivers(void) {
+static void test_codes_are_the_drivers(const char *body, const char *setting) {
     struct sandbox sandbox = sandbox_make();
-    char output[2][SANDBOX_OUTPUT];
+    char output[2][SANDBOX_OUTPUT], directory[128];
+    snprintf(directory, sizeof directory, "VGPU_TEST_DIRECTORY=%s", sandbox.directory);
     for (int with_vgpu = 0; with_vgpu < 2; with_vgpu++) {
-        const char *limit = with_vgpu ? "CUDA_DEVICE_MEMORY_LIMIT=100m" : NULL;
-        if (!CHECK_EQUAL(run_body(&sandbox, with_vgpu, limit, "outputs-left-out", output[with_vgpu]), 0))
+        const char *environment[] = {directory, setting, with_vgpu ? "CUDA_DEVICE_MEMORY_LIMIT=100m" : NULL, NULL};
+        const char *argv[] = {sandbox_self(), body, NULL};
+        if (!CHECK_EQUAL_THAT(sandbox_run(&sandbox, with_vgpu, environment, argv, output[with_vgpu]), 0, setting))
             fputs(output[with_vgpu], stderr);
     }
     CHECK_THAT(strncmp(output[0], "codes ", 6) == 0 && strcmp(output[0], output[1]) == 0, output[1]);
@@ -273,6 +289,7 @@ static const struct {
     {"pointers-of-others", body_pointers_of_others},
     {"comes-later", body_comes_later},
     {"managed", body_managed},
+    {"devices", body_devices},
     {"memory-elsewhere", body_memory_elsewhere},
     {"pays-for-its-card", body_pays_for_its_card},
 };
@@ -286,11 +303,19 @@ static int be_child(const char *name) {
     return 99;
 }
 
+static const char *const visible[] = {"CUDA_VISIBLE_DEVICES=",    "CUDA_VISIBLE_DEVICES=-1",
+                                      "CUDA_VISIBLE_DEVICES=1",   "CUDA_VISIBLE_DEVICES=0,0",
+                                      "CUDA_VISIBLE_DEVICES=7",   "CUDA_VISIBLE_DEVICES=0,1,2",
+                                      "CUDA_VISIBLE_DEVICES=1,x", "CUDA_VISIBLE_DEVICES=GPU-11111111",
+                                      "CUDA_VISIBLE_DEVICES= 1",  "CUDA_VISIBLE_DEVICES=nothing"};
+
 int main(int argc, char **argv) {
     if (argc == 2)
         return be_child(argv[1]);
     test_body("CUDA_DEVICE_MEMORY_LIMIT=200m", "more-used-than-allowed");
-    test_codes_are_the_drivers();
+    test_codes_are_the_drivers("outputs-left-out", "CUDA_VISIBLE_DEVICES=0,1");
+    for (size_t i = 0; i < sizeof visible / sizeof visible[0]; i++)
+        test_codes_are_the_drivers("devices", visible[i]);
     test_body("CUDA_DEVICE_MEMORY_LIMIT=100m", "pointers-of-others");
     test_after_another(false);
     test_after_another(true);
