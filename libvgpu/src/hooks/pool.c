@@ -106,14 +106,12 @@ static CUresult allocate_from(struct vgi_pool *pool, const struct request *r, ui
     if (result != CUDA_SUCCESS)
         return result;
     struct vgi_entry entry = {.key = *r->pointer, .bytes = r->bytes, .owner = (uintptr_t)pool};
-    if (fits && vgi_map_put(&pooled, &entry)) {
-        vgi_pool_handed_out(pool);
+    if (fits && vgi_map_put(&pooled, &entry))
         return CUDA_SUCCESS;
-    }
     if (fits)
         vgi_say(VGI_ERROR, "the host has no memory to keep account of an allocation; it is refused");
     (void)undo(r);
-    vgi_pool_watch(pool);
+    vgi_pool_freed(pool, r->stream);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

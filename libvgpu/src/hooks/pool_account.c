@@ -69,13 +69,13 @@ static struct vgi_pool *enter(CUmemoryPool handle, CUdevice device, bool counted
     pool->handle = handle;
     pool->of_graphs = graphs;
     pool->destroyed = false;
-    atomic_store(&pool->hidden, false);
     pool->counted = counted && card >= 0;
     pool->device = device;
     pool->card = card;
     pool->reserve = (struct vgi_reserve){.settled = 0};
     pool->threshold = pool->seen = pool->lent = pool->handed_out = 0;
     pool->looks_left = 0;
+    atomic_store(&pool->hidden, false);
     pthread_mutex_unlock(&pool->lock);
     return pool;
 }
@@ -193,6 +193,7 @@ static bool claim_with_loan(struct vgi_pool *pool, uint64_t bytes, uint64_t piec
 CUresult vgi_pool_claim(struct vgi_pool *pool, uint64_t bytes, uint64_t pieces, struct vgi_growth *growth) {
     struct vgi_claim claim;
     growth->lent = 0;
+    growth->hands_out = !pool->of_graphs;
     if (!vgi_claim_at_once(pool->device, most_growth(pool, bytes, pieces), &claim) &&
         !claim_with_loan(pool, bytes, pieces, growth, &claim)) {
         CUresult result = vgi_claim(pool->device, bytes, &claim);
@@ -207,6 +208,13 @@ CUresult vgi_pool_claim(struct vgi_pool *pool, uint64_t bytes, uint64_t pieces, 
 
 /* ---- settling ---- */
 
+/* With its lock: the next synchronisations shall look whether it shrank. */
+static void watch(struct vgi_pool *pool) {
+    if (pool->looks_left == 0)
+        atomic_fetch_add(&vgi_pools_watched, 1);
+    pool->looks_left = LOOKS;
+}
+
 /* It could not be looked at: what was claimed stays, unless the call failed. */
 static void settle_unseen(struct vgi_pool *pool, struct vgi_growth *growth, CUresult result) {
     uint64_t dropped = 0;
@@ -215,9 +223,9 @@ static void settle_unseen(struct vgi_pool *pool, struct vgi_growth *growth, CUre
         vgi_reserve_keep(&pool->reserve, &growth->call);
     else
         dropped = vgi_reserve_drop(&pool->reserve, &growth->call);
+    watch(pool);
     pthread_mutex_unlock(&pool->lock);
     vgi_give_back(pool->card, VGI_KIND_DATA, dropped);
-    vgi_pool_watch(pool);
 }
 
 /* Charges what the pool has beyond all claims, in any case. */
@@ -239,13 +247,15 @@ bool vgi_pool_settle(struct vgi_pool *pool, struct vgi_growth *growth, CUresult 
     bool fits = true;
     pthread_mutex_lock(&pool->lock);
     pool->lent -= growth->lent;
+    pool->handed_out += growth->hands_out && result == CUDA_SUCCESS;
     vgi_reserve_land(&pool->reserve, &growth->call);
     pthread_mutex_unlock(&pool->lock);
     if (vgi_any_capture() || !ask(pool, false, &reserved)) {
         settle_unseen(pool, growth, result);
         return true;
     }
-    __atomic_fetch_or(&pool->seen, reserved, __ATOMIC_RELAXED);
+    if ((__atomic_load_n(&pool->seen, __ATOMIC_RELAXED) & reserved) != reserved)
+        __atomic_fetch_or(&pool->seen, reserved, __ATOMIC_RELAXED);
     for (unsigned looks = 1;; looks++) {
         pthread_mutex_lock(&pool->lock);
         bool settled = vgi_reserve_settle(&pool->reserve, &growth->call, reserved, &surplus, &missing);
@@ -261,7 +271,7 @@ bool vgi_pool_settle(struct vgi_pool *pool, struct vgi_growth *growth, CUresult 
 }
 
 void vgi_pool_look(struct vgi_pool *pool) {
-    struct vgi_growth growth = {.lent = 0};
+    struct vgi_growth growth = {.hands_out = false};
     if (!pool->counted || atomic_load(&pool->hidden))
         return;
     pthread_mutex_lock(&pool->lock);
@@ -272,21 +282,12 @@ void vgi_pool_look(struct vgi_pool *pool) {
 
 /* ---- what is freed comes back to the card some time later ---- */
 
-void vgi_pool_watch(struct vgi_pool *pool) {
-    pthread_mutex_lock(&pool->lock);
-    if (pool->looks_left == 0)
-        atomic_fetch_add(&vgi_pools_watched, 1);
-    pool->looks_left = LOOKS;
-    pthread_mutex_unlock(&pool->lock);
-}
-
 void vgi_pool_set_threshold(struct vgi_pool *pool, uint64_t bytes) {
     pthread_mutex_lock(&pool->lock);
-    bool lowered = bytes < pool->threshold;
+    if (bytes < pool->threshold)
+        watch(pool);
     pool->threshold = bytes;
     pthread_mutex_unlock(&pool->lock);
-    if (lowered)
-        vgi_pool_watch(pool);
 }
 
 /* Whether this synchronisation is one that shall look at it. */
@@ -299,12 +300,14 @@ static bool take_look(struct vgi_pool *pool) {
     return look;
 }
 
-/* A destroyed pool cannot be asked any more: it is over when all it handed out is. */
-static void settle_destroyed(struct vgi_pool *pool) {
+/* A destroyed pool cannot be asked any more: it is over when all it handed out is, and the stream that freed the last
+ * of it was waited for. */
+static void settle_destroyed(struct vgi_pool *pool, CUstream stream, bool everything) {
     pthread_mutex_lock(&pool->lock);
-    uint64_t rest = pool->destroyed && pool->handed_out == 0 ? pool->reserve.settled : 0;
+    bool over = pool->destroyed && pool->handed_out == 0 && (everything || pool->last_freed_on == stream);
+    uint64_t rest = over ? pool->reserve.settled : 0;
     pool->reserve.settled -= rest;
-    if (pool->destroyed && pool->handed_out == 0 && pool->looks_left > 0) {
+    if (over && pool->looks_left > 0) {
         pool->looks_left = 0;
         atomic_fetch_sub(&vgi_pools_watched, 1);
     }
@@ -316,29 +319,20 @@ void vgi_pools_look(CUstream stream, bool everything) {
     if (vgi_any_capture() || vgi_state() != VGI_ATTACHED)
         return;
     for (struct vgi_pool *pool = first(); pool != NULL; pool = pool->next)
-        if (atomic_load(&pool->hidden)) {
-            if (everything || pool->last_freed_on == stream)
-                settle_destroyed(pool);
-        } else if (take_look(pool)) {
+        if (atomic_load(&pool->hidden))
+            settle_destroyed(pool, stream, everything);
+        else if (take_look(pool))
             vgi_pool_look(pool);
-        }
 }
 
-void vgi_pool_handed_out(struct vgi_pool *pool) {
-    pthread_mutex_lock(&pool->lock);
-    pool->handed_out++;
-    pthread_mutex_unlock(&pool->lock);
-}
-
+/* A pool that may keep all it has returns nothing. */
 void vgi_pool_freed(struct vgi_pool *pool, CUstream stream) {
     pthread_mutex_lock(&pool->lock);
     pool->handed_out--;
     pool->last_freed_on = stream;
-    /* A pool that may keep all it has returns nothing. */
-    bool returns = pool->destroyed || pool->reserve.settled > pool->threshold;
+    if (pool->destroyed || pool->reserve.settled > pool->threshold)
+        watch(pool);
     pthread_mutex_unlock(&pool->lock);
-    if (returns)
-        vgi_pool_watch(pool);
 }
 
 void vgi_pool_freed_at_once(struct vgi_pool *pool) {
@@ -346,7 +340,7 @@ void vgi_pool_freed_at_once(struct vgi_pool *pool) {
     pool->handed_out--;
     pthread_mutex_unlock(&pool->lock);
     if (atomic_load(&pool->hidden))
-        settle_destroyed(pool);
+        settle_destroyed(pool, NULL, true);
     else
         vgi_pool_look(pool);
 }
@@ -370,7 +364,7 @@ void vgi_pool_destroyed(struct vgi_pool *pool, bool destroyed) {
     pthread_mutex_lock(&pool->lock);
     pool->destroyed = true;
     pthread_mutex_unlock(&pool->lock);
-    settle_destroyed(pool);
+    settle_destroyed(pool, NULL, true);
 }
 
 /* ---- for the account: before a refusal, and before the slice's use is shown ---- */

@@ -43,7 +43,8 @@ void vgi_pool_destroyed(struct vgi_pool *pool, bool destroyed);
 /* A call that may change what the pool has reserved. */
 struct vgi_growth {
     struct vgi_reserve_call call;
-    uint64_t lent; /* unused memory of the pool that the call counts on */
+    uint64_t lent;  /* unused memory of the pool that the call counts on */
+    bool hands_out; /* memory that is freed on its own */
 };
 
 /* Before the driver's call: claims the most that the pool may grow by for `bytes` in so many pieces. */
@@ -56,16 +57,12 @@ bool vgi_pool_settle(struct vgi_pool *pool, struct vgi_growth *growth, CUresult 
 /* The same after calls that claimed nothing. */
 void vgi_pool_look(struct vgi_pool *pool);
 
-/* Memory of the pool was handed out; was freed, in the order of a stream or at once. */
-void vgi_pool_handed_out(struct vgi_pool *pool);
+/* Memory that it handed out was freed, in the order of a stream or at once. */
 void vgi_pool_freed(struct vgi_pool *pool, CUstream stream);
 void vgi_pool_freed_at_once(struct vgi_pool *pool);
 
 /* What the program lets it keep. */
 void vgi_pool_set_threshold(struct vgi_pool *pool, uint64_t bytes);
-
-/* The next synchronisations shall look whether the pool shrank. */
-void vgi_pool_watch(struct vgi_pool *pool);
 
 /* After a synchronisation: of one stream, or of everything. A load where no pool is watched. */
 extern _Atomic uint32_t vgi_pools_watched;
