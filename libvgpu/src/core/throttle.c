@@ -1,7 +1,7 @@
 #include "throttle.h"
 
-#define LONGEST_GAP_NS 100000000000000000ull /* three years: products stay in 64 bits */
-#define CLOCK_DISAGREEMENT_NS 1000000000ull  /* a stamp further ahead is of another boot, or nonsense */
+#define LONGEST_GAP_HUNDREDS 1000000000000000ull /* three years: products stay in 64 bits */
+#define CLOCK_DISAGREEMENT_NS 1000000000ull      /* a stamp further ahead is of another boot, or nonsense */
 
 #define LOAD(word) atomic_load_explicit(&(word), memory_order_relaxed)
 #define STORE(word, value) atomic_store_explicit(&(word), (value), memory_order_relaxed)
@@ -30,12 +30,11 @@ static void refill(struct vg_card_compute *card, uint64_t now, unsigned percent)
             STORE(card->refilled_at_ns, now);
         return;
     }
-    uint64_t gap = now - at > LONGEST_GAP_NS ? LONGEST_GAP_NS : now - at;
-    uint64_t gain = gap * percent / 100;
-    /* The stamp moves by what was paid out, so that many short gaps earn as much as a long one. */
-    uint64_t moved = now - at > LONGEST_GAP_NS ? now : at + gain * 100 / percent;
-    if (gain > 0 && SWAP(card->refilled_at_ns, at, moved))
-        add_tokens(card, (int64_t)gain, burst_of(percent));
+    /* Whole hundreds of nanoseconds: many short gaps earn exactly what a long one does. */
+    uint64_t gap = (now - at) / 100;
+    if (gap > 0 && SWAP(card->refilled_at_ns, at, at + gap * 100))
+        add_tokens(card, (int64_t)((gap > LONGEST_GAP_HUNDREDS ? LONGEST_GAP_HUNDREDS : gap) * percent),
+                   burst_of(percent));
 }
 
 static void note_granted(struct vg_card_compute *card, uint64_t now, uint64_t work, struct vgi_taking *taking) {
@@ -79,7 +78,7 @@ void vgi_bucket_correct(struct vg_card_compute *card, int64_t more_ns) {
 #define LEAST_SCALE (VGI_SCALE_ONE / 16)
 #define MOST_SCALE (VGI_SCALE_ONE * 16)
 #define MEMORY 64        /* looks that the means go over: three seconds */
-#define TOO_LITTLE 5000u   /* parts per million of time from which nothing can be told */
+#define TOO_LITTLE 5000u /* parts per million of time from which nothing can be told */
 #define STEP_DIVISOR 4
 
 uint64_t vgi_scale(const struct vg_card_compute *card) {
