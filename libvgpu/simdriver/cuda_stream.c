@@ -18,7 +18,10 @@ struct CUevent_st {
     struct sim_stream_work work; /* what must be done before; nothing once `at_ns` is known */
     int device;
     uint64_t at_ns;
+    struct CUevent_st *next; /* of those whose moment is not known yet */
 };
+
+static CUevent open_events; /* guarded by sim.lock */
 
 static _Thread_local struct sim_stream_work own_stream[SIM_MAX_CARDS]; /* of the per-thread default stream, by device */
 
@@ -48,6 +51,45 @@ static uint64_t end_of(const struct sim_stream_work *work, int device) {
     uint64_t end = sim_timeline_when(sim.books, (unsigned)(sim.process - sim.books->processes), card, work->position);
     sim_books_unlock(sim.books);
     return end > work->not_before_ns ? end : work->not_before_ns;
+}
+
+/* The event's moment; it stays once it is past. */
+static uint64_t settle(CUevent event) {
+    uint64_t at = event->at_ns != 0 ? event->at_ns : end_of(&event->work, event->device);
+    if (at <= sim_now_ns())
+        event->at_ns = at;
+    return at;
+}
+
+/* Before the card's work changes its course: what is past is remembered only for a while. */
+static void settle_events(void) {
+    if (__atomic_load_n(&open_events, __ATOMIC_RELAXED) == NULL)
+        return;
+    pthread_mutex_lock(&sim.lock);
+    for (CUevent *link = &open_events; *link != NULL;) {
+        if (settle(*link) <= sim_now_ns())
+            *link = (*link)->next;
+        else
+            link = &(*link)->next;
+    }
+    pthread_mutex_unlock(&sim.lock);
+}
+
+static void close_event(CUevent event) {
+    pthread_mutex_lock(&sim.lock);
+    for (CUevent *link = &open_events; *link != NULL; link = &(*link)->next)
+        if (*link == event) {
+            *link = event->next;
+            break;
+        }
+    pthread_mutex_unlock(&sim.lock);
+}
+
+static void open_event(CUevent event) {
+    pthread_mutex_lock(&sim.lock);
+    event->next = open_events;
+    open_events = event;
+    pthread_mutex_unlock(&sim.lock);
 }
 
 /* Others may join meanwhile, so it looks again when it wakes. */
@@ -105,6 +147,7 @@ CUresult sim_launch(uint64_t blocks, uint64_t threads_per_block, uint64_t wave_n
     uint64_t waves = (blocks * threads_per_block + resident - 1) / resident;
     uint64_t duration = waves * wave_ns;
     struct sim_stream_work *work = work_of(stream, per_thread);
+    settle_events();
     sim_books_lock(sim.books);
     sim_own_card(context->device)->launches++;
     work->position = sim_timeline_add(sim.books, (unsigned)(sim.process - sim.books->processes),
@@ -232,14 +275,6 @@ SIM_API CUresult cuStreamQuery_ptsz(CUstream stream) {
     return query(stream, true);
 }
 
-/* The event's moment; it stays once it is past. */
-static uint64_t settle(CUevent event) {
-    uint64_t at = event->at_ns != 0 ? event->at_ns : end_of(&event->work, event->device);
-    if (at <= sim_now_ns())
-        event->at_ns = at;
-    return at;
-}
-
 static CUresult wait_event(CUstream stream, CUevent event, bool per_thread) {
     CUcontext context = NULL;
     CUresult result = sim_require_context(&context);
@@ -290,12 +325,15 @@ static CUresult record(CUevent event, CUstream stream, bool per_thread) {
         return CUDA_SUCCESS;
     sim_host_spend(SIM_RECORD_HOST_NS);
     uint64_t now = sim_now_ns();
+    close_event(event);
     event->recorded = true;
     event->device = device_of(stream);
     event->work = *work_of(stream, per_thread);
     if (end_of(&event->work, event->device) <= now)
         event->work = (struct sim_stream_work){.not_before_ns = now};
     event->at_ns = 0;
+    if (event->work.position != 0)
+        open_event(event);
     return CUDA_SUCCESS;
 }
 
@@ -359,7 +397,9 @@ SIM_API CUresult cuEventDestroy_v2(CUevent event) {
     CUresult result = sim_ready();
     if (result == CUDA_SUCCESS && event == NULL)
         result = CUDA_ERROR_INVALID_HANDLE;
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
+        close_event(event);
         free(event);
+    }
     return result;
 }

@@ -57,7 +57,7 @@ struct vgi_taking vgi_bucket_take(struct vg_card_compute *card, uint64_t now, un
     do {
         int64_t usable = bounded(tokens, burst);
         if (usable <= 0) {
-            taking.wait_ns = (uint64_t)(1 - usable) * 100 / percent + 1;
+            taking.wait_ns = (uint64_t)(1 - usable) * 100 / percent + 100; /* the stamp moves by hundreds */
             return taking;
         }
     } while (!SWAP(card->tokens_ns, tokens, bounded(tokens, burst) - cost));

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,8 +49,13 @@ static CUgraphExec make_graph(CUfunction function) {
     need(cuGraphCreate(&graph, 0), "cuGraphCreate");
     for (int i = 0; i < GRAPH_KERNELS; i++) {
         CUgraphNode node = NULL;
-        CUDA_KERNEL_NODE_PARAMS_v2 p = {.func = function, .gridDimX = blocks, .gridDimY = 1, .gridDimZ = 1,
-                                        .blockDimX = THREADS_PER_BLOCK, .blockDimY = 1, .blockDimZ = 1};
+        CUDA_KERNEL_NODE_PARAMS_v2 p = {.func = function,
+                                        .gridDimX = blocks,
+                                        .gridDimY = 1,
+                                        .gridDimZ = 1,
+                                        .blockDimX = THREADS_PER_BLOCK,
+                                        .blockDimY = 1,
+                                        .blockDimZ = 1};
         need(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &p), "cuGraphAddKernelNode");
     }
     need(cuGraphInstantiateWithFlags(&exec, graph, 0), "cuGraphInstantiateWithFlags");
@@ -57,8 +63,13 @@ static CUgraphExec make_graph(CUfunction function) {
 }
 
 static CUresult launch(CUfunction function, CUgraphExec exec, CUstream stream) {
-    CUlaunchConfig config = {.gridDimX = blocks, .gridDimY = 1, .gridDimZ = 1, .blockDimX = THREADS_PER_BLOCK,
-                             .blockDimY = 1, .blockDimZ = 1, .hStream = stream};
+    CUlaunchConfig config = {.gridDimX = blocks,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = THREADS_PER_BLOCK,
+                             .blockDimY = 1,
+                             .blockDimZ = 1,
+                             .hStream = stream};
     switch (program.kind) {
     case SHARE_PER_THREAD:
         return cuLaunchKernel_ptsz(function, blocks, 1, 1, THREADS_PER_BLOCK, 1, 1, 0, stream, NULL, NULL);
@@ -108,11 +119,58 @@ static uint64_t served_so_far(void) {
     return served;
 }
 
+static struct vg_region *region;
+
+static void map_region(void) {
+    int file = open(getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"), O_RDWR | O_CLOEXEC);
+    region = mmap(NULL, VG_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (region == MAP_FAILED)
+        need(CUDA_ERROR_UNKNOWN, "the region cannot be mapped");
+}
+
+static uint64_t block_until(uint64_t end_ns) {
+    while (now_ns() < end_ns) {
+        if (atomic_load(&region->recent_kernel) >= 0)
+            atomic_store(&region->recent_kernel, -1);
+        usleep(5000000);
+    }
+    return end_ns;
+}
+
+static void act(const struct share_action *action, uint64_t end_ns) {
+    struct vg_card_compute *compute = &vg_extension_of(region)->compute[0];
+    switch (action->deed) {
+    case SHARE_SET_LIMIT:
+        atomic_store(&region->sm_limit[0], (uint64_t)action->value);
+        break;
+    case SHARE_SET_SWITCH:
+        atomic_store(&region->utilisation_switch, action->value);
+        break;
+    case SHARE_BLOCK:
+        atomic_store(&region->recent_kernel, action->value);
+        break;
+    case SHARE_KEEP_BLOCKED:
+        (void)block_until(end_ns);
+        break;
+    case SHARE_NONSENSE:
+        memset(compute, action->value, sizeof *compute);
+        break;
+    case SHARE_KILL:
+        kill(getpid(), SIGKILL);
+        break;
+    case SHARE_NOTHING:
+        break;
+    }
+}
+
+static void sleep_until(uint64_t ns) {
+    struct timespec until = {.tv_sec = (time_t)(ns / 1000000000ull), .tv_nsec = (long)(ns % 1000000000ull)};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+}
+
 /* As the node's agent or monitor would: here the process's pid is the host's too. */
 static void tell_host_pid(void) {
-    int file = open(getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"), O_RDWR | O_CLOEXEC);
-    struct vg_region *region = mmap(NULL, VG_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    for (unsigned i = 0; region != MAP_FAILED && i < vg_slot_count(region); i++)
+    for (unsigned i = 0; i < vg_slot_count(region); i++)
         if (atomic_load(&region->slots[i].pid) == getpid())
             atomic_store(&region->slots[i].host_pid, getpid());
 }
@@ -125,7 +183,7 @@ static CUfunction find_kernel(CUmodule module, unsigned microseconds) {
     return function;
 }
 
-static void run_program(unsigned first_number, bool known_to_nvml) {
+static void run_program(unsigned first_number, bool known_to_nvml, const struct share_action actions[SHARE_ACTIONS]) {
     CUmodule module = NULL;
     int processors = 0;
     need(cuInit(0), "cuInit");
@@ -136,6 +194,7 @@ static void run_program(unsigned first_number, bool known_to_nvml) {
     blocks = 2 * (unsigned)processors; /* of 1024 threads: one wave */
     functions[0] = find_kernel(module, program.kernel_us);
     functions[1] = find_kernel(module, program.other_us == 0 ? program.kernel_us : program.other_us);
+    map_region();
     if (known_to_nvml)
         tell_host_pid();
     for (unsigned i = 0; i < program.threads; i++) {
@@ -143,7 +202,12 @@ static void run_program(unsigned first_number, bool known_to_nvml) {
         pthread_create(&thread, NULL, work, (void *)(uintptr_t)(first_number + i));
     }
     sim_clock_enter(first_number + program.threads);
-    usleep(program.seconds * 1000000);
+    uint64_t begun = now_ns(), end = begun + program.seconds * 1000000000ull;
+    for (unsigned i = 0; i < SHARE_ACTIONS && actions[i].deed != SHARE_NOTHING; i++) {
+        sleep_until(begun + actions[i].at_ms * 1000000ull);
+        act(&actions[i], end);
+    }
+    sleep_until(end);
     printf("served %llu launches %llu\n", (unsigned long long)served_so_far(), (unsigned long long)launches);
     fflush(stdout);
     _exit(0); /* its threads are in the middle of launches */
@@ -152,13 +216,19 @@ static void run_program(unsigned first_number, bool known_to_nvml) {
 bool share_is_program(int argc, char **argv) {
     unsigned number = 0, known = 0, kind = 0;
     struct share_program *p = &program;
-    if (argc != 3 || strcmp(argv[1], "share") != 0)
+    struct share_action actions[SHARE_ACTIONS] = {{0}};
+    if (argc != 3 + SHARE_ACTIONS || strcmp(argv[1], "share") != 0)
         return false;
     if (sscanf(argv[2], "%u %u %u %u %u %u %u %u %u", &number, &known, &kind, &p->kernel_us, &p->other_us, &p->threads,
                &p->streams, &p->pause_us, &p->seconds) != 9)
         return false;
+    for (unsigned i = 0; i < SHARE_ACTIONS; i++) {
+        unsigned deed = 0;
+        (void)sscanf(argv[3 + i], "%u %u %d", &actions[i].at_ms, &deed, &actions[i].value);
+        actions[i].deed = (enum share_deed)deed;
+    }
     p->kind = (enum share_kind)kind;
-    run_program(number, known != 0);
+    run_program(number, known != 0, actions);
     return true;
 }
 
@@ -177,9 +247,9 @@ static void describe(const struct sandbox *sandbox, unsigned sm_count) {
     fclose(file);
 }
 
-static struct sandbox_process start(const struct sandbox *sandbox, const struct share_container *c, unsigned number,
-                                    unsigned parties) {
-    char limit[64], policy[64], together[64], argument[128];
+static struct sandbox_process start(const struct sandbox *sandbox, const struct share_container *c, bool first,
+                                    unsigned number, unsigned parties) {
+    char limit[64], policy[64], together[64], argument[128], actions[SHARE_ACTIONS][64];
     const struct share_program *p = &c->program;
     snprintf(limit, sizeof limit, "CUDA_DEVICE_SM_LIMIT=%u", c->percent);
     snprintf(policy, sizeof policy, "GPU_CORE_UTILIZATION_POLICY=%s", c->policy == NULL ? "default" : c->policy);
@@ -187,8 +257,15 @@ static struct sandbox_process start(const struct sandbox *sandbox, const struct 
     snprintf(argument, sizeof argument, "%u %u %u %u %u %u %u %u %u", number, c->known_to_nvml, p->kind, p->kernel_us,
              p->other_us, p->threads, p->streams, p->pause_us, p->seconds);
     const char *environment[] = {"LD_PRELOAD=" VGPU_BINARY_DIR "/lib/libvgpu.so " VGPU_BINARY_DIR "/sim/libsimclock.so",
-                                 "HAMI_SIM_CLOCK=virtual", limit, policy, together, NULL};
-    const char *argv[] = {sandbox_self(), "share", argument, NULL};
+                                 "HAMI_SIM_CLOCK=virtual",
+                                 limit,
+                                 policy,
+                                 together,
+                                 NULL};
+    for (unsigned i = 0; i < SHARE_ACTIONS; i++)
+        snprintf(actions[i], sizeof actions[i], "%u %u %d", c->actions[i].at_ms,
+                 first ? c->actions[i].deed : SHARE_NOTHING, c->actions[i].value);
+    const char *argv[] = {sandbox_self(), "share", argument, actions[0], actions[1], actions[2], NULL};
     return sandbox_start(sandbox, true, environment, argv);
 }
 
@@ -206,7 +283,7 @@ bool share_run(unsigned sm_count, struct share_container *containers, unsigned c
         struct sandbox container = machine;
         snprintf(container.region, sizeof container.region, "%.60s/slice/%u.cache", machine.directory, c);
         for (unsigned i = 0; i < containers[c].processes; i++) {
-            processes[started++] = start(&container, &containers[c], number, parties);
+            processes[started++] = start(&container, &containers[c], i == 0, number, parties);
             number += containers[c].program.threads + 1;
         }
     }
@@ -217,6 +294,8 @@ bool share_run(unsigned sm_count, struct share_container *containers, unsigned c
             char output[SANDBOX_OUTPUT];
             unsigned long long served = 0, launched = 0;
             int status = sandbox_finish(&processes[started++], output);
+            if (status == -SIGKILL && i == 0 && containers[c].actions[0].deed == SHARE_KILL)
+                continue;
             if (status != 0 || sscanf(output, "served %llu launches %llu", &served, &launched) != 2) {
                 fprintf(stderr, "a program ended with %d and said: %s\n", status, output);
                 good = false;

@@ -19,6 +19,23 @@ struct share_program {
     unsigned seconds;   /* of the virtual clock, from the first launch on */
 };
 
+/* What the node does to the container's region meanwhile, or to the process that has these actions. */
+enum share_deed {
+    SHARE_NOTHING,
+    SHARE_SET_LIMIT,    /* the region's percent */
+    SHARE_SET_SWITCH,   /* the monitor's utilisation switch */
+    SHARE_BLOCK,        /* the monitor's recent_kernel := value */
+    SHARE_KEEP_BLOCKED, /* every 5 seconds from then on, as a monitor does */
+    SHARE_NONSENSE,     /* every word of the card's compute := value */
+    SHARE_KILL          /* SIGKILL to itself */
+};
+struct share_action {
+    unsigned at_ms;
+    enum share_deed deed;
+    int value;
+};
+#define SHARE_ACTIONS 3
+
 /* One container's part in a run. */
 struct share_container {
     unsigned percent;
@@ -26,8 +43,9 @@ struct share_container {
     bool known_to_nvml; /* its host pids are known, as an agent or monitor would write them */
     const char *policy; /* NULL = the default */
     struct share_program program;
-    uint64_t served_ns; /* out: device time that all its processes got */
-    uint64_t launches;  /* out */
+    struct share_action actions[SHARE_ACTIONS]; /* of its first process, in order of time */
+    uint64_t served_ns;                         /* out: device time that all its processes got */
+    uint64_t launches;                          /* out */
 };
 
 /* Runs them side by side on card 0 of a machine of its own. False: some process failed; it has been said. */
