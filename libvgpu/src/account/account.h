@@ -85,15 +85,15 @@ void vgi_add_up(uint32_t cards);
 
 extern struct vgi_map vgi_allocations;
 void vgi_forget_allocations(void);
-void vgi_forget_mappings(void); /* hooks/vmm.c */
+void vgi_forget_mappings(void);  /* hooks/vmm.c */
 uint64_t vgi_handle_bytes(void); /* charged for handles of virtual memory management; hooks/vmm.c */
-void vgi_forget_contexts(void); /* hooks/context.c */
-void vgi_forget_captures(void); /* hooks/capture.c */
-void vgi_forget_launches(void); /* compute/gate.c */
-void vgi_forget_pools(void);    /* hooks/pool_account.c */
-void vgi_forget_pooled(void);   /* hooks/pool.c */
-void vgi_forget_streams(void);  /* hooks/stream.c */
-void vgi_forget_graphs(void);   /* hooks/graph.c */
+void vgi_forget_contexts(void);  /* hooks/context.c */
+void vgi_forget_captures(void);  /* hooks/capture.c */
+void vgi_forget_launches(void);  /* compute/gate.c */
+void vgi_forget_pools(void);     /* hooks/pool_list.c */
+void vgi_forget_pooled(void);    /* hooks/pool.c */
+void vgi_forget_streams(void);   /* hooks/stream.c */
+void vgi_forget_graphs(void);    /* hooks/graph.c */
 
 /* hooks/pool_account.c. What the pools are charged with for calls that are over. */
 uint64_t vgi_pool_bytes(void);

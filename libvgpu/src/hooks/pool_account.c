@@ -1,7 +1,5 @@
 #include "pool_account.h"
 
-#include <stdlib.h>
-
 #include "capture.h"
 #include "graph_memory.h"
 #include "vgpu/prim.h"
@@ -10,104 +8,6 @@
 #define MOST_CHUNK (32ull << 20) /* drivers reserve in chunks of 2 or 32 MiB */
 
 _Atomic uint32_t vgi_pools_watched;
-
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct vgi_pool *list;    /* entries stay for the process's life */
-static struct vgi_map by_handle; /* `owner` is the entry's address */
-static struct vgi_pool *_Atomic of_graphs[VGI_MAX_DEVICES];
-
-void vgi_forget_pools(void) {
-    pthread_mutex_init(&list_lock, NULL);
-    vgi_map_reset(&by_handle);
-    for (int i = 0; i < VGI_MAX_DEVICES; i++)
-        atomic_store(&of_graphs[i], NULL);
-    while (list != NULL) {
-        struct vgi_pool *next = list->next;
-        free(list);
-        list = next;
-    }
-    atomic_store(&vgi_pools_watched, 0);
-}
-
-/* ---- the list ---- */
-
-static struct vgi_pool *first(void) {
-    pthread_mutex_lock(&list_lock);
-    struct vgi_pool *pool = list;
-    pthread_mutex_unlock(&list_lock);
-    return pool;
-}
-
-struct vgi_pool *vgi_pool_find(CUmemoryPool handle) {
-    struct vgi_entry entry;
-    bool known = handle != NULL && vgi_map_find(&by_handle, (uintptr_t)handle, &entry);
-    return known ? (struct vgi_pool *)(uintptr_t)entry.owner : NULL;
-}
-
-/* With the list locked: an entry that is no longer needed, or a new one. */
-static struct vgi_pool *take_entry(void) {
-    struct vgi_pool *pool = list;
-    while (pool != NULL && !(pool->destroyed && pool->handed_out == 0 && pool->reserve.settled == 0))
-        pool = pool->next;
-    if (pool != NULL)
-        return pool;
-    pool = calloc(1, sizeof *pool);
-    if (pool == NULL)
-        return NULL;
-    pthread_mutex_init(&pool->lock, NULL);
-    pool->next = list;
-    list = pool;
-    return pool;
-}
-
-static struct vgi_pool *enter(CUmemoryPool handle, CUdevice device, bool counted, bool graphs) {
-    int card = device >= 0 && device < VGI_MAX_DEVICES ? vgi_card_of_device[device] : -1;
-    struct vgi_pool *pool = take_entry();
-    if (pool == NULL)
-        return NULL;
-    pthread_mutex_lock(&pool->lock);
-    pool->handle = handle;
-    pool->of_graphs = graphs;
-    pool->destroyed = false;
-    pool->counted = counted && card >= 0;
-    pool->device = device;
-    pool->card = card;
-    pool->reserve = (struct vgi_reserve){.settled = 0};
-    pool->threshold = pool->seen = pool->lent = pool->handed_out = 0;
-    pool->looks_left = 0;
-    atomic_store(&pool->hidden, false);
-    pthread_mutex_unlock(&pool->lock);
-    return pool;
-}
-
-struct vgi_pool *vgi_pool_enter(CUmemoryPool handle, CUdevice device, bool counted) {
-    pthread_mutex_lock(&list_lock);
-    struct vgi_pool *pool = vgi_pool_find(handle);
-    if (pool == NULL && (pool = enter(handle, device, counted, false)) != NULL) {
-        struct vgi_entry entry = {.key = (uintptr_t)handle, .owner = (uintptr_t)pool};
-        if (!vgi_map_put(&by_handle, &entry)) {
-            pool->destroyed = true;
-            atomic_store(&pool->hidden, true);
-            pool = NULL;
-        }
-    }
-    pthread_mutex_unlock(&list_lock);
-    return pool;
-}
-
-struct vgi_pool *vgi_pool_of_graphs(CUdevice device) {
-    if (device < 0 || device >= VGI_MAX_DEVICES)
-        return NULL;
-    struct vgi_pool *pool = atomic_load(&of_graphs[device]);
-    if (pool != NULL)
-        return pool;
-    pthread_mutex_lock(&list_lock);
-    pool = atomic_load(&of_graphs[device]);
-    if (pool == NULL)
-        atomic_store(&of_graphs[device], pool = enter(NULL, device, true, true));
-    pthread_mutex_unlock(&list_lock);
-    return pool;
-}
 
 /* ---- looking at the driver's side ---- */
 
@@ -302,7 +202,7 @@ static bool take_look(struct vgi_pool *pool) {
 
 /* A destroyed pool cannot be asked any more: it is over when all it handed out is, and the stream that freed the last
  * of it was waited for. */
-static void settle_destroyed(struct vgi_pool *pool, CUstream stream, bool everything) {
+void vgi_pool_settle_destroyed(struct vgi_pool *pool, CUstream stream, bool everything) {
     pthread_mutex_lock(&pool->lock);
     bool over = pool->destroyed && pool->handed_out == 0 && (everything || pool->last_freed_on == stream);
     uint64_t rest = over ? pool->reserve.settled : 0;
@@ -318,9 +218,9 @@ static void settle_destroyed(struct vgi_pool *pool, CUstream stream, bool everyt
 void vgi_pools_look(CUstream stream, bool everything) {
     if (vgi_any_capture() || vgi_state() != VGI_ATTACHED)
         return;
-    for (struct vgi_pool *pool = first(); pool != NULL; pool = pool->next)
+    for (struct vgi_pool *pool = vgi_pool_first(); pool != NULL; pool = pool->next)
         if (atomic_load(&pool->hidden))
-            settle_destroyed(pool, stream, everything);
+            vgi_pool_settle_destroyed(pool, stream, everything);
         else if (take_look(pool))
             vgi_pool_look(pool);
 }
@@ -340,31 +240,9 @@ void vgi_pool_freed_at_once(struct vgi_pool *pool) {
     pool->handed_out--;
     pthread_mutex_unlock(&pool->lock);
     if (atomic_load(&pool->hidden))
-        settle_destroyed(pool, NULL, true);
+        vgi_pool_settle_destroyed(pool, NULL, true);
     else
         vgi_pool_look(pool);
-}
-
-/* Also waits for our own questions about it: they end soon. */
-void vgi_pool_hide(struct vgi_pool *pool) {
-    struct vgi_entry entry;
-    (void)vgi_map_take(&by_handle, (uintptr_t)pool->handle, &entry);
-    atomic_store(&pool->hidden, true);
-    while (atomic_load(&pool->in_use) != 0)
-        vgi_sleep_microseconds(1);
-}
-
-void vgi_pool_destroyed(struct vgi_pool *pool, bool destroyed) {
-    struct vgi_entry entry = {.key = (uintptr_t)pool->handle, .owner = (uintptr_t)pool};
-    if (!destroyed) {
-        atomic_store(&pool->hidden, false);
-        (void)vgi_map_put(&by_handle, &entry); /* its place in the table was free a moment ago */
-        return;
-    }
-    pthread_mutex_lock(&pool->lock);
-    pool->destroyed = true;
-    pthread_mutex_unlock(&pool->lock);
-    settle_destroyed(pool, NULL, true);
 }
 
 /* ---- for the account: before a refusal, and before the slice's use is shown ---- */
@@ -378,7 +256,7 @@ static bool holds_memory_of(struct vgi_pool *pool, int card) {
 
 uint64_t vgi_pool_bytes(void) {
     uint64_t bytes = 0;
-    for (struct vgi_pool *pool = first(); pool != NULL; pool = pool->next) {
+    for (struct vgi_pool *pool = vgi_pool_first(); pool != NULL; pool = pool->next) {
         pthread_mutex_lock(&pool->lock);
         bytes += pool->reserve.settled;
         pthread_mutex_unlock(&pool->lock);
@@ -388,7 +266,7 @@ uint64_t vgi_pool_bytes(void) {
 
 bool vgi_settle_pools(int card) {
     bool any = false;
-    for (struct vgi_pool *pool = vgi_any_capture() ? NULL : first(); pool != NULL; pool = pool->next)
+    for (struct vgi_pool *pool = vgi_any_capture() ? NULL : vgi_pool_first(); pool != NULL; pool = pool->next)
         if (holds_memory_of(pool, card)) {
             vgi_pool_look(pool);
             any = true;
@@ -409,7 +287,7 @@ static void trim(struct vgi_pool *pool) {
 /* Drivers do the same when a card runs out of memory. */
 bool vgi_trim_pools(int card) {
     bool any = false;
-    for (struct vgi_pool *pool = vgi_any_capture() ? NULL : first(); pool != NULL; pool = pool->next)
+    for (struct vgi_pool *pool = vgi_any_capture() ? NULL : vgi_pool_first(); pool != NULL; pool = pool->next)
         if (holds_memory_of(pool, card)) {
             trim(pool);
             vgi_pool_look(pool);

@@ -27,6 +27,11 @@ struct vgi_pool {
     struct vgi_pool *next;
 };
 
+/* ---- pool_list.c ---- */
+
+/* The first of all, the others by `next`. */
+struct vgi_pool *vgi_pool_first(void);
+
 /* The pool of that handle, or NULL. */
 struct vgi_pool *vgi_pool_find(CUmemoryPool handle);
 
@@ -39,6 +44,8 @@ struct vgi_pool *vgi_pool_of_graphs(CUdevice device);
 /* Before and after the driver destroyed it. */
 void vgi_pool_hide(struct vgi_pool *pool);
 void vgi_pool_destroyed(struct vgi_pool *pool, bool destroyed);
+
+/* ---- pool_account.c ---- */
 
 /* A call that may change what the pool has reserved. */
 struct vgi_growth {
@@ -60,6 +67,9 @@ void vgi_pool_look(struct vgi_pool *pool);
 /* Memory that it handed out was freed, in the order of a stream or at once. */
 void vgi_pool_freed(struct vgi_pool *pool, CUstream stream);
 void vgi_pool_freed_at_once(struct vgi_pool *pool);
+
+/* Gives back what a destroyed pool held, if nothing of it is handed out and the last that freed was waited for. */
+void vgi_pool_settle_destroyed(struct vgi_pool *pool, CUstream stream, bool everything);
 
 /* What the program lets it keep. */
 void vgi_pool_set_threshold(struct vgi_pool *pool, uint64_t bytes);

@@ -7,6 +7,7 @@
 #include "check.h"
 #include "reach.h"
 #include "sandbox.h"
+#include "vgpu/shm_layout.h"
 
 #define MIB (1024ull * 1024ull)
 #define LIMIT_MIB 1024
@@ -35,7 +36,18 @@ static uint64_t in_books(unsigned card) {
 }
 
 /* By the region, which shows what the account is without settling anything. */
-static uint64_t in_slot(unsigned card);
+static uint64_t in_slot(unsigned card) {
+    static struct vg_region *region;
+    uint64_t used = 0;
+    if (region == NULL) {
+        snprintf(here.region, sizeof here.region, "%s", getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"));
+        region = sandbox_region(&here);
+    }
+    for (int s = 0; region != NULL && s < VG_MAX_SLOTS; s++)
+        if (region->slots[s].pid == getpid())
+            used += region->slots[s].used[card].total;
+    return used;
+}
 
 static uint64_t seen_used(int device) {
     size_t free_bytes = 0, total = 0;
@@ -344,21 +356,6 @@ static const struct {
               {"shared", body_shared},   {"unseen", body_unseen}, {"threads", body_threads}};
 
 /* ---- the test ---- */
-
-#include "vgpu/shm_layout.h"
-
-static uint64_t in_slot(unsigned card) {
-    static struct vg_region *region;
-    uint64_t used = 0;
-    if (region == NULL) {
-        snprintf(here.region, sizeof here.region, "%s", getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"));
-        region = sandbox_region(&here);
-    }
-    for (int s = 0; region != NULL && s < VG_MAX_SLOTS; s++)
-        if (region->slots[s].pid == getpid())
-            used += region->slots[s].used[card].total;
-    return used;
-}
 
 static void run_body(const char *name) {
     struct sandbox sandbox = sandbox_make();
