@@ -31,6 +31,20 @@ def test_the_seeds_of_a_target_in_c_pass(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not are_built(), reason="the targets in C are not built: make libvgpu")
+def test_what_a_target_in_c_learns_is_kept_beside_the_seeds(tmp_path: Path) -> None:
+    """A folder alone is the seeds, which nothing is written to."""
+    corpus, seeds = tmp_path / "corpus", tmp_path / "seeds"
+    corpus.mkdir()
+    seeds.mkdir()
+    (seeds / "one").write_bytes(b"CUDA_DEVICE_SM_LIMIT=5")
+    command = [program("libvgpu-environment"), "-runs=300"]
+    subprocess.run([*command, seeds], check=True, capture_output=True)
+    subprocess.run([*command, corpus, seeds], check=True, capture_output=True)
+    assert [file.name for file in seeds.iterdir()] == ["one"]
+    assert any(corpus.iterdir())
+
+
+@pytest.mark.skipif(not are_built(), reason="the targets in C are not built: make libvgpu")
 def test_a_seeded_fault_in_c_is_found_and_its_input_kept(tmp_path: Path) -> None:
     command = [program("libvgpu-seeded-fault"), "-runs=2000000", f"-artifact_prefix={tmp_path}/"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -4,6 +4,8 @@
  *     fuzz-NAME [CORPUS] [SEEDS] [-max_total_time=S] [-runs=N] [-seed=N] [-max_len=N] [-timeout=S] [-artifact_prefix=P]
  *     fuzz-NAME FILE...                                                        tries each once
  *
+ * What is learned is written into CORPUS, the first of two folders; a folder alone is read only.
+ *
  * An input that reaches a branch (or a new count of passes) that none before did is kept and mutated further; what the
  * code compares with constants is put into inputs. A finding ends the program with a status other than 0, its input
  * written to PREFIXcrash. */
@@ -182,7 +184,7 @@ static void keep_current(bool store) {
     memcpy(kept->bytes, current, current_size);
     kept->size = current_size;
     input_count++;
-    if (store && options.folder_count > 0) {
+    if (store && options.folder_count == 2) {
         char path[512];
         uint64_t hash = 0xcbf29ce484222325ull;
         for (size_t i = 0; i < current_size; i++)
