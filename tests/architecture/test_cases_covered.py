@@ -18,6 +18,8 @@ C_MARK = re.compile(r"/\*[ -]* case ([A-Z]{3}-[0-9]{2}(?:, [A-Z]{3}-[0-9]{2})*)\
 FINISHED = (
     "annotation", "request-parsing", "lifecycle", "nodelock", "allocate", "allocate-race", "multi-container", "quota",
     "webhook", "leader-election", "placement", "numa", "mig", "exclusive-cores",
+    "core", "core-memory", "core-vmm", "core-lock", "core-process", "core-disable", "core-symbols", "core-util",
+    "core-graph", "process", "scale",
 )  # fmt: skip
 """Parts of areas; a case of several areas counts for each."""
 
@@ -28,6 +30,10 @@ LATER = {
 
 PARTS_LATER = {
     "PLC-08": "the option that answers all fitting nodes and reserves at bind",
+    "CGR-01": "measured on a real card",
+    "CMM-13": "region and NVML compared on a real card",
+    "CUT-05": "measured on a real card",
+    "CVM-03": "NCCL itself, on several real cards",
 }
 """Cases with a test, of which a part waits."""
 
