@@ -1,4 +1,5 @@
-/* vgpu-region: prints and checks a region file. Plain reads only: a file that shrinks or lies harms nothing. */
+/* vgpu-region: prints, checks and repairs a region file. Printing and checking are plain reads: a file that shrinks or
+ * lies harms nothing. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -9,16 +10,20 @@
 #include <unistd.h>
 
 #include "core/region.h"
+#include "region_repair.h"
 #include "vgpu/shm_layout.h"
 
 static const char usage_text[] =
-    "usage: vgpu-region print|check FILE [--json]\n"
+    "usage: vgpu-region print|check|repair FILE [--json]\n"
     "\n"
     "  print   cards with limits and use, and the processes that hold them\n"
     "  check   say whether the file is sound: layout, clamps, sums\n"
+    "  repair  clear the slots of processes that ended, make the sums anew, bring words within their bounds;\n"
+    "          does nothing while a process uses the file: those who use it keep it right themselves\n"
     "\n"
-    "With --json both print one object on stdout; check then puts its faults on stderr.\n"
-    "exit status: 0 done and sound, 1 the file is not sound (each fault on a line), 2 wrong use, 3 it cannot be read\n";
+    "With --json each prints one object on stdout; check then puts its faults on stderr.\n"
+    "exit status: 0 done and sound, 1 the file is not sound (each fault on a line) or of another layout, 2 wrong use,\n"
+    "3 it cannot be read or written, 4 not repaired: it is in use\n";
 
 /* Reads what is there of the file; the rest stays zero. */
 static bool read_file(const char *path, char *bytes, uint64_t *size) {
@@ -136,13 +141,17 @@ static void complain(FILE *out, bool *sound, const char *format, long long value
     fputc('\n', out);
 }
 
-/* What no interrupted process can leave behind. Sums are compared while nobody is between two counters. */
+/* What no interrupted process can leave behind. Sums are compared unless they are marked. While processes
+ * allocate, a difference may be of that moment. */
 static bool check(struct vg_region *region, const char *fault, FILE *out) {
     bool sound = true;
     if (fault != NULL) {
         fprintf(out, "%s\n", fault);
         return false;
     }
+    for (unsigned card = 0; card < VG_MAX_CARDS; card++)
+        if (region->uuids[card][VG_UUID_BYTES - 1] != '\0')
+            complain(out, &sound, "the UUID of card %lld has no end", card);
     if (region->slot_count < 0 || region->slot_count > VG_MAX_SLOTS)
         complain(out, &sound, "slot count %lld is out of range", region->slot_count);
     bool busy = false;
@@ -153,30 +162,31 @@ static bool check(struct vg_region *region, const char *fault, FILE *out) {
     for (unsigned card = 0; card < VG_MAX_CARDS; card++)
         busy = busy || (vg_extension_of(region)->sums[card].word & (VG_SUM_UNDER_WAY | VG_SUM_INEXACT)) != 0;
     for (unsigned card = 0; card < VG_MAX_CARDS && !busy; card++) {
-        uint64_t sum = 0;
-        for (unsigned i = 0; i < vg_slot_count(region); i++)
-            if (region->slots[i].pid != 0)
-                sum += region->slots[i].used[card].total;
-        if (sum != vg_card_used(region, card))
+        if (vg_add_up(region, card) != vg_card_used(region, card))
             complain(out, &sound, "card %lld: its sum differs from its processes'", card);
     }
     if (busy)
-        fprintf(out, "sums not compared: a process is between two counters\n");
+        fprintf(out, "sums not compared: they may be too high until a process adds up again\n");
     return sound;
 }
 
+static const int exit_status[] = {[REPAIRED] = 0, [NOT_REPAIRABLE] = 1, [CANNOT_OPEN] = 3, [IN_USE] = 4};
+
 int main(int argc, char **argv) {
     bool json = argc == 4 && strcmp(argv[3], "--json") == 0;
+    bool repairing = argc > 1 && strcmp(argv[1], "repair") == 0;
     bool checking = argc > 1 && strcmp(argv[1], "check") == 0;
     uint64_t size = 0;
     if (argc == 2 && strcmp(argv[1], "--help") == 0) {
         fputs(usage_text, stdout);
         return 0;
     }
-    if ((argc != 3 && !json) || (!checking && strcmp(argv[1], "print") != 0)) {
+    if ((argc != 3 && !json) || (!checking && !repairing && strcmp(argv[1], "print") != 0)) {
         fputs(usage_text, stderr);
         return 2;
     }
+    if (repairing)
+        return exit_status[repair_region(argv[2], json)];
     char *bytes = calloc(1, VG_FILE_BYTES);
     if (bytes == NULL || !read_file(argv[2], bytes, &size))
         return 3;

@@ -104,6 +104,27 @@ uint32_t vgi_region_reclaim(struct vg_region *region, const struct vgi_judge *ju
     return cards;
 }
 
+static bool shows_something(const struct vg_slot *slot) {
+    bool any = atomic_load(&slot->pid) != 0 || atomic_load(&slot->status) != VG_SLOT_FREE;
+    for (unsigned card = 0; card < VG_MAX_CARDS; card++)
+        any = any || atomic_load(&slot->used[card].total) != 0;
+    return any;
+}
+
+unsigned vgi_region_clear_unowned(struct vg_region *region, const struct vgi_judge *judge, uint32_t *cards) {
+    unsigned cleared = 0;
+    for (unsigned i = 0; i < VG_MAX_SLOTS; i++) {
+        struct vgi_identity owner = vgi_region_owner(region, i);
+        bool unowned = owner.pid == 0 ? shows_something(&region->slots[i])
+                                      : i >= vg_slot_count(region) || judge->is_gone(judge->context, i, &owner);
+        if (unowned) {
+            clear_slot(region, i, cards);
+            cleared++;
+        }
+    }
+    return cleared;
+}
+
 /* A pid is one process's: whoever had ours is gone, or is the program that exec'ed us, and its memory went with it. */
 static bool had_our_pid(void *context, unsigned slot, const struct vgi_identity *owner) {
     const struct vgi_identity *self = context;

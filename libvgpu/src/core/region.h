@@ -53,6 +53,10 @@ uint32_t vgi_region_reclaim(struct vg_region *region, const struct vgi_judge *ju
 int vgi_region_claim(struct vg_region *region, const struct vgi_identity *self, const struct vgi_judge *judge,
                      uint32_t *cards);
 
+/* For repair, while nobody uses the region: clears every slot that has no living owner but holds or shows something;
+ * how many. */
+unsigned vgi_region_clear_unowned(struct vg_region *region, const struct vgi_judge *judge, uint32_t *cards);
+
 /* The owner leaves: what it held is given back by now (vgi_quota_empty). */
 void vgi_region_leave(struct vg_region *region, unsigned slot);
 
