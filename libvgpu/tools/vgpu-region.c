@@ -141,6 +141,13 @@ static void complain(FILE *out, bool *sound, const char *format, long long value
     fputc('\n', out);
 }
 
+static uint64_t leaving_on(const struct vg_region *region, unsigned card) {
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < vg_slot_count(region); i++)
+        sum = vg_saturating_sum(sum, region->slots[i].used[card].leaving);
+    return sum;
+}
+
 /* What no interrupted process can leave behind. Sums are compared unless they are marked. While processes
  * allocate, a difference may be of that moment. */
 static bool check(struct vg_region *region, const char *fault, FILE *out) {
@@ -162,7 +169,7 @@ static bool check(struct vg_region *region, const char *fault, FILE *out) {
     for (unsigned card = 0; card < VG_MAX_CARDS; card++)
         busy = busy || (vg_extension_of(region)->sums[card].word & (VG_SUM_UNDER_WAY | VG_SUM_INEXACT)) != 0;
     for (unsigned card = 0; card < VG_MAX_CARDS && !busy; card++) {
-        if (vg_add_up(region, card) != vg_card_used(region, card))
+        if (vg_add_up(region, card) + leaving_on(region, card) != vg_card_used(region, card))
             complain(out, &sound, "card %lld: its sum differs from its processes'", card);
     }
     if (busy)

@@ -25,7 +25,8 @@ struct vg_usage {
     _Atomic uint64_t data;
     _Atomic uint64_t offset;
     _Atomic uint64_t total;
-    uint64_t unused[3];
+    _Atomic uint64_t leaving; /* held, but shown no more: its process is in exit() (ours; unused in version 1.2) */
+    uint64_t unused[2];
 };
 
 struct vg_utilisation {
@@ -97,8 +98,9 @@ struct vg_card_compute {
     _Atomic uint64_t work_ns;            /* granted so far, as estimated */
     _Atomic uint64_t measuring_until_ns; /* someone runs a kernel that nobody knows yet, alone, at most until then */
     uint64_t unused_launch[3];
-    _Atomic uint64_t scale;     /* work costs this much / VGI_SCALE_ONE; 0 = 1 */
-    _Atomic uint64_t mean_busy; /* means of the last seconds, parts per million of time: what NVML saw of the container */
+    _Atomic uint64_t scale; /* work costs this much / VGI_SCALE_ONE; 0 = 1 */
+    _Atomic uint64_t
+        mean_busy; /* means of the last seconds, parts per million of time: what NVML saw of the container */
     _Atomic uint64_t mean_work; /* and what was granted to it */
     uint64_t unused_sampler[5];
 };
@@ -130,6 +132,7 @@ struct vg_extension {
 
 #define VG_AT(type, field, where) _Static_assert(offsetof(type, field) == (where), "layout 1.2: " #field)
 VG_AT(struct vg_usage, total, 32);
+VG_AT(struct vg_usage, leaving, 40);
 _Static_assert(sizeof(struct vg_usage) == 64, "layout 1.2");
 VG_AT(struct vg_utilisation, sm, 16);
 _Static_assert(sizeof(struct vg_utilisation) == 48, "layout 1.2");
@@ -196,10 +199,11 @@ static inline uint64_t vg_add_up(const struct vg_region *region, unsigned card) 
     return sum;
 }
 
-/* Bytes that the container's processes hold on a card. */
+/* Bytes that the container's processes hold on a card, for those who show it. An inexact sum may count processes that
+ * are gone. */
 static inline uint64_t vg_card_used(struct vg_region *region, unsigned card) {
     uint64_t word = atomic_load(&vg_extension_of(region)->sums[card].word);
-    return (word & VG_SUM_UNDER_WAY) != 0 ? vg_add_up(region, card) : word & VG_USED_MAX;
+    return (word & (VG_SUM_UNDER_WAY | VG_SUM_INEXACT)) != 0 ? vg_add_up(region, card) : word & VG_USED_MAX;
 }
 
 #endif

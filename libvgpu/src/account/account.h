@@ -40,6 +40,12 @@ static inline enum vgi_state vgi_state(void) {
     return (enum vgi_state)atomic_load_explicit(&process->state, memory_order_acquire);
 }
 
+/* Has a slot, or had one until it began to exit: what it launches and holds is still limited. */
+static inline bool vgi_is_limited(void) {
+    enum vgi_state state = vgi_state();
+    return state == VGI_ATTACHED || state == VGI_ENDED;
+}
+
 /* Checks the environment's limits. False: they cannot be understood, the reason has been said, CUDA must not start. */
 bool vgi_limits_are_valid(void);
 
@@ -75,7 +81,7 @@ bool vgi_resize(struct vgi_claim *claim, uint64_t bytes);
 /* Before the slice's use is shown: takes out what processes that ended still hold, unless someone else is at it. */
 void vgi_sweep(void);
 
-/* Frees this process's slot at its end. */
+/* Nothing is shown of this process any more; its slot is free once it is gone. */
 void vgi_leave(void);
 
 /* Adds the sums of these cards (one bit each) up anew. */

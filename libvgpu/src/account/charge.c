@@ -67,9 +67,9 @@ void vgi_sweep(void) {
     bool others = false;
     (void)vgi_settle_pools(-1);
     for (unsigned card = 0; card < VG_MAX_CARDS; card++) {
-        others = others || vgi_quota_used(vgi_region, card) != vgi_region->slots[vgi_process->slot].used[card].total;
         if (vgi_quota_is_inexact(vgi_region, card))
             add_up(card);
+        others = others || vgi_quota_used(vgi_region, card) != vgi_region->slots[vgi_process->slot].used[card].total;
     }
     if (others)
         reclaim(0);
@@ -77,11 +77,8 @@ void vgi_sweep(void) {
 
 void vgi_leave(void) {
     unsigned slot = vgi_process->slot;
-    for (unsigned card = 0; card < VG_MAX_CARDS; card++) {
-        struct waiting waiting = {.pauses = 0};
-        while (vgi_quota_empty(vgi_region, slot, card) == VGI_RECOMPUTING)
-            wait_for_sum(card, &waiting);
-    }
+    for (unsigned card = 0; card < VG_MAX_CARDS; card++)
+        vgi_quota_leave(vgi_region, slot, card);
     vgi_region_leave(vgi_region, slot);
 }
 

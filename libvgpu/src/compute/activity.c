@@ -36,7 +36,7 @@ static void ask_whether_still_blocked(int32_t blocked, uint64_t now) {
 
 static void wait_while_blocked(void) {
     uint64_t now = vgi_now_ns(), believed_since = now;
-    while (vgi_core_policy() != VGI_POLICY_DISABLE && vgi_state() == VGI_ATTACHED) {
+    while (vgi_core_policy() != VGI_POLICY_DISABLE && vgi_is_limited()) {
         int32_t recent = recent_kernel();
         uint64_t at = unblock_at(now);
         if (recent >= 0 && at <= now)

@@ -289,7 +289,7 @@ static struct vgi_sample *pass(unsigned card, const struct vgi_work *work) {
 }
 
 struct vgi_sample *vgi_before_launch(const struct vgi_work *work) {
-    if (__builtin_expect(vgi_state() != VGI_ATTACHED, 0))
+    if (__builtin_expect(!vgi_is_limited(), 0))
         return NULL;
     if (__builtin_expect(vgi_note_launch(), 0))
         vgi_sampler_tick(vgi_now_ns());
@@ -313,7 +313,7 @@ uint64_t vgi_threads(const unsigned grid[3], const unsigned block[3]) {
 }
 
 bool vgi_compute_is_limited(void) {
-    return vgi_state() == VGI_ATTACHED && limited_card() >= 0;
+    return vgi_is_limited() && limited_card() >= 0;
 }
 
 uint64_t vgi_known_cost(uintptr_t what, const unsigned grid[3], const unsigned block[3]) {

@@ -121,23 +121,32 @@ enum vgi_charge vgi_quota_give_back(struct vg_region *region, unsigned slot, uns
     return VGI_CHARGED;
 }
 
-enum vgi_charge vgi_quota_empty(struct vg_region *region, unsigned slot, unsigned card) {
+void vgi_quota_leave(struct vg_region *region, unsigned slot, unsigned card) {
     struct vg_usage *usage = &region->slots[slot].used[card];
-    uint64_t total = load(&usage->total), word;
-    if (total != 0) {
-        if (!take_from_sum(region, card, total, &word))
-            return VGI_RECOMPUTING;
+    uint64_t total = load(&usage->total);
+    if (total != 0 && add(&usage->leaving, total)) {
         subtract(&usage->total, total);
-        mark_if_late(region, card, word);
+        vgi_quota_mark_inexact(region, card); /* who adds up meanwhile may see it twice, never not at all */
     }
     atomic_store(&usage->context, 0);
     atomic_store(&usage->module, 0);
     atomic_store(&usage->data, 0);
-    return VGI_CHARGED;
+}
+
+/* `leaving` last: what goes from `total` is there by then. */
+static uint64_t add_up(const struct vg_region *region, unsigned card) {
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < vg_slot_count(region); i++) {
+        const struct vg_usage *usage = &region->slots[i].used[card];
+        sum = vg_saturating_sum(sum, load(&usage->total));
+        sum = vg_saturating_sum(sum, load(&usage->leaving));
+    }
+    return sum;
 }
 
 uint64_t vgi_quota_used(struct vg_region *region, unsigned card) {
-    return vg_card_used(region, card);
+    uint64_t word = load(sum_of(region, card));
+    return is_under_way(word) ? add_up(region, card) : word & VG_USED_MAX;
 }
 
 bool vgi_quota_is_inexact(struct vg_region *region, unsigned card) {
@@ -146,13 +155,6 @@ bool vgi_quota_is_inexact(struct vg_region *region, unsigned card) {
 
 uint64_t vgi_quota_word(struct vg_region *region, unsigned card) {
     return load(sum_of(region, card));
-}
-
-static uint64_t add_up(const struct vg_region *region, unsigned card) {
-    uint64_t sum = 0;
-    for (unsigned i = 0; i < vg_slot_count(region); i++)
-        sum = vg_saturating_sum(sum, load(&region->slots[i].used[card].total));
-    return sum;
 }
 
 /* From a word that was read to the sum in the next even epoch. */

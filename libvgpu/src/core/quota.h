@@ -8,9 +8,10 @@
  * Whoever adds the slots up anew raises the epoch to odd, which no charge passes, sums, and stores the sum in the next
  * even epoch. It waits for nobody: who had a charge pending finds the epoch changed, takes it out of the slot and tries
  * again; who was giving back finds it changed afterwards. Both mark the word inexact, since the sum may have seen their
- * bytes; a refusal by a marked word does not count. A process that stays stopped or was killed there has too much counted until it goes on or is reclaimed.
- * One who was killed or stopped while adding up is taken over: the word names who is at it (a ticket, never used
- * twice), so that a late result finds another word than its own. Before a refusal the sum is always made anew. */
+ * bytes; a refusal by a marked word does not count. A process that stays stopped or was killed there has too much
+ * counted until it goes on or is reclaimed. One who was killed or stopped while adding up is taken over: the word names
+ * who is at it (a ticket, never used twice), so that a late result finds another word than its own. Before a refusal
+ * the sum is always made anew. */
 #ifndef VGPU_CORE_QUOTA_H
 #define VGPU_CORE_QUOTA_H
 
@@ -36,9 +37,11 @@ enum vgi_charge vgi_quota_charge(struct vg_region *region, unsigned slot, unsign
 enum vgi_charge vgi_quota_give_back(struct vg_region *region, unsigned slot, unsigned card, enum vgi_kind kind,
                                     uint64_t bytes);
 
-/* Gives back all that the slot holds on the card; VGI_CHARGED or VGI_RECOMPUTING. For its owner, at the end. */
-enum vgi_charge vgi_quota_empty(struct vg_region *region, unsigned slot, unsigned card);
+/* For the slot's owner in exit(): shows nothing of what it holds on the card any more. That stays charged until the
+ * process is gone: destructors and threads may keep it from ending for as long as they like. */
+void vgi_quota_leave(struct vg_region *region, unsigned slot, unsigned card);
 
+/* What counts against the limit; where it is inexact, also of processes that are gone. */
 uint64_t vgi_quota_used(struct vg_region *region, unsigned card);
 
 /* The sum may be too high: before slots are cleared without giving back. */

@@ -75,11 +75,11 @@ static void clear_slot(struct vg_region *region, unsigned index, uint32_t *cards
     clear_view(slot);
     for (unsigned card = 0; card < VG_MAX_CARDS; card++) {
         struct vg_usage *used = &slot->used[card];
-        if (atomic_load(&used->total) != 0) {
+        if (atomic_load(&used->total) != 0 || atomic_load(&used->leaving) != 0) {
             vgi_quota_mark_inexact(region, card);
             *cards |= 1u << card;
         }
-        used->context = used->module = used->data = used->offset = used->total = 0;
+        used->context = used->module = used->data = used->offset = used->total = used->leaving = 0;
     }
     atomic_store(&owner->holds_lock, 0);
     atomic_store(&owner->start_time, 0);
@@ -107,7 +107,7 @@ uint32_t vgi_region_reclaim(struct vg_region *region, const struct vgi_judge *ju
 static bool shows_something(const struct vg_slot *slot) {
     bool any = atomic_load(&slot->pid) != 0 || atomic_load(&slot->status) != VG_SLOT_FREE;
     for (unsigned card = 0; card < VG_MAX_CARDS; card++)
-        any = any || atomic_load(&slot->used[card].total) != 0;
+        any = any || atomic_load(&slot->used[card].total) != 0 || atomic_load(&slot->used[card].leaving) != 0;
     return any;
 }
 

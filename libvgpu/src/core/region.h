@@ -57,7 +57,7 @@ int vgi_region_claim(struct vg_region *region, const struct vgi_identity *self, 
  * how many. */
 unsigned vgi_region_clear_unowned(struct vg_region *region, const struct vgi_judge *judge, uint32_t *cards);
 
-/* The owner leaves: what it held is given back by now (vgi_quota_empty). */
+/* The owner leaves: what it holds is not shown any more by now (vgi_quota_leave). */
 void vgi_region_leave(struct vg_region *region, unsigned slot);
 
 /* Index of that UUID in the region's table, or -1. */

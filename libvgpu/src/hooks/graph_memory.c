@@ -57,7 +57,7 @@ static void measure(CUgraph graph, struct vgi_graph_memory *memory) {
 
 struct vgi_graph_memory *vgi_graph_measure(CUgraph graph) {
     struct vgi_graph_memory memory = {.count = 0};
-    if (graph == NULL || vgi_state() != VGI_ATTACHED)
+    if (graph == NULL || !vgi_is_limited())
         return NULL;
     measure(graph, &memory);
     struct vgi_graph_memory *kept = memory.count == 0 ? NULL : malloc(sizeof *kept);
@@ -74,7 +74,7 @@ bool vgi_graphs_allocate(void) {
 
 struct vgi_graph_memory *vgi_graph_memory_of(CUgraphExec exec) {
     struct vgi_entry entry;
-    bool known = exec != NULL && vgi_state() == VGI_ATTACHED && vgi_map_find(&execs, (uintptr_t)exec, &entry);
+    bool known = exec != NULL && vgi_is_limited() && vgi_map_find(&execs, (uintptr_t)exec, &entry);
     return known ? (struct vgi_graph_memory *)(uintptr_t)entry.owner : NULL;
 }
 
@@ -86,7 +86,7 @@ void vgi_graph_memory_enter(CUgraphExec exec, struct vgi_graph_memory *memory) {
 
 struct vgi_graph_memory *vgi_graph_memory_take(CUgraphExec exec) {
     struct vgi_entry entry;
-    if (exec == NULL || vgi_state() != VGI_ATTACHED || !vgi_map_take(&execs, (uintptr_t)exec, &entry))
+    if (exec == NULL || !vgi_is_limited() || !vgi_map_take(&execs, (uintptr_t)exec, &entry))
         return NULL;
     atomic_fetch_sub(&known_execs, 1);
     return (struct vgi_graph_memory *)(uintptr_t)entry.owner;

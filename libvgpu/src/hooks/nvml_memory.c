@@ -12,7 +12,7 @@ static bool find_slice(nvmlDevice_t device, uint64_t *limit, uint64_t *used) {
     if (region != NULL && vgi_state() == VGI_ATTACHED)
         vgi_sweep();
     *limit = vgi_shown_limit_of(uuid, (unsigned)card);
-    *used = region == NULL ? 0 : vgi_quota_used(region, (unsigned)card);
+    *used = region == NULL ? 0 : vg_card_used(region, (unsigned)card);
     return *limit != 0;
 }
 

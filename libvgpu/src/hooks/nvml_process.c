@@ -29,9 +29,11 @@ static void list_own(struct vg_region *region, unsigned card, struct own_process
         bool foreign = owner.pid_namespace != 0 && namespace != 0 && owner.pid_namespace != namespace;
         if (owner.pid <= 0 || foreign || vgi_is_gone(&owner, namespace))
             continue;
-        own->list[own->count++] = (struct own_process){.pid = (uint32_t)owner.pid,
-                                                       .host_pid = (uint32_t)owner.host_pid,
-                                                       .used = atomic_load(&region->slots[i].used[card].total)};
+        const struct vg_usage *usage = &region->slots[i].used[card];
+        own->list[own->count++] =
+            (struct own_process){.pid = (uint32_t)owner.pid,
+                                 .host_pid = (uint32_t)owner.host_pid,
+                                 .used = atomic_load(&usage->total) + atomic_load(&usage->leaving)};
     }
 }
 

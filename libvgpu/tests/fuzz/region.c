@@ -66,7 +66,7 @@ static void charge_and_give_back(struct vg_region *region, unsigned slot, unsign
         (void)vgi_quota_give_back(region, slot, card, VGI_KIND_DATA, 4096);
     (void)vgi_quota_used(region, card);
     (void)vgi_quota_is_inexact(region, card);
-    (void)vgi_quota_empty(region, slot, card);
+    vgi_quota_leave(region, slot, card);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

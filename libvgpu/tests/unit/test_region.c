@@ -117,7 +117,7 @@ static void test_slots_are_fixed_and_reused(void) {
     free(region);
 }
 
-/* Who leaves holds nothing and is shown nowhere, but its slot is nobody else's while its threads may still run. */
+/* Who leaves is shown nowhere, but what it holds stays charged, and its slot is nobody else's, until it is gone. */
 static void test_leaving(void) {
     struct vg_region *region = make_region();
     struct graves nobody = {.asked = 0}, graves = {.pids = {100}};
@@ -126,9 +126,12 @@ static void test_leaving(void) {
     CHECK_EQUAL(vgi_quota_charge(region, 0, 1, VGI_KIND_DATA, 600, 2000), VGI_CHARGED);
     CHECK_EQUAL(vgi_quota_charge(region, 0, 1, VGI_KIND_CONTEXT, 60, 2000), VGI_CHARGED);
     for (unsigned card = 0; card < VG_MAX_CARDS; card++)
-        CHECK_EQUAL(vgi_quota_empty(region, 0, card), VGI_CHARGED);
+        vgi_quota_leave(region, 0, card);
     vgi_region_leave(region, 0);
-    CHECK_EQUAL(vgi_quota_used(region, 1), 0);
+    CHECK_EQUAL(vg_card_used(region, 1), 0);
+    CHECK_EQUAL(vgi_quota_charge(region, 0, 1, VGI_KIND_DATA, 1341, 2000), VGI_UNSURE);
+    CHECK(vgi_quota_recompute(region, 1, 1));
+    CHECK_EQUAL(vgi_quota_charge(region, 0, 1, VGI_KIND_DATA, 1341, 2000), VGI_REFUSED);
     CHECK(region->slots[0].pid == 0 && region->slots[0].status == VG_SLOT_FREE);
     const struct vg_usage *used = &region->slots[0].used[1];
     CHECK(used->total == 0 && used->data == 0 && used->context == 0);
