@@ -117,10 +117,24 @@ static struct vg_region *map(int descriptor) {
     return mapped == MAP_FAILED ? NULL : mapped;
 }
 
+/* Gives the file all of its blocks: a hole in it, met when the disk is full, would kill whoever touches it. Where a
+ * file system cannot say so beforehand, it is hoped for. */
+static bool fill_holes(int descriptor) {
+    return fallocate(descriptor, 0, 0, (off_t)VG_FILE_BYTES) == 0 || errno == EOPNOTSUPP || errno == ENOSYS;
+}
+
+static struct vg_region *map_filled(int descriptor) {
+    return fill_holes(descriptor) ? map(descriptor) : NULL;
+}
+
 /* Sizes an empty file and fills it. */
 static struct vg_region *lay_out(int descriptor, const struct vgi_limits *limits) {
-    if (ftruncate(descriptor, (off_t)VG_FILE_BYTES) != 0)
+    if (!fill_holes(descriptor) || ftruncate(descriptor, (off_t)VG_FILE_BYTES) != 0) {
+        int cause = errno;
+        (void)ftruncate(descriptor, 0);
+        errno = cause;
         return NULL;
+    }
     struct vg_region *region = map(descriptor);
     if (region != NULL)
         vgi_region_lay_out(region, limits, vgi_now_seconds());
@@ -217,7 +231,7 @@ static enum attempt use(int descriptor, const char *path, const struct vgi_limit
             explain_errno(reason, reason_size, path, "replace");
             return FAILED;
         }
-        *region = map(descriptor);
+        *region = map_filled(descriptor);
     }
     if (*region == NULL)
         explain_errno(reason, reason_size, path, "map");

@@ -2,10 +2,13 @@
  * someone does, and never a crash. */
 /* case CPR-11 */
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -241,8 +244,59 @@ static void test_creation_race(void) {
     }
 }
 
+/* A disk with room for a few blocks, in a mount namespace of this process. */
+static bool mount_small_disk(const struct sandbox *sandbox, const char *room) {
+    char parent[128];
+    make_parent(sandbox);
+    snprintf(parent, sizeof parent, "%s/slice", sandbox->directory);
+    if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0)
+        return false;
+    return mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mount("none", parent, "tmpfs", 0, room) == 0;
+}
+
+/* The first and the last blocks of a sound file; what lies between is a hole. */
+static void write_with_a_hole(const struct sandbox *sandbox) {
+    struct vg_region *region = sound_region();
+    int file = open(sandbox->region, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    CHECK_EQUAL(ftruncate(file, (off_t)VG_FILE_BYTES), 0);
+    CHECK_EQUAL(pwrite(file, region, 2048, 0), 2048);
+    CHECK_EQUAL(pwrite(file, vg_extension_of(region), 2048, VG_EXTENSION_OFFSET), 2048);
+    close(file);
+    free(region);
+}
+
+static int on_a_full_disk(const struct sandbox *sandbox) {
+    static const char no_room[] = "No space left on device";
+    char output[SANDBOX_OUTPUT];
+    if (!mount_small_disk(sandbox, "size=16k"))
+        return 77;
+    CHECK_EQUAL_THAT(run_alloc(sandbox, "5", output), CUDA_REFUSED, output);
+    CHECK_THAT(strstr(output, no_room) != NULL, output);
+    CHECK_EQUAL_THAT(run_alloc(sandbox, "5", output), CUDA_REFUSED, output); /* nothing was left behind */
+    CHECK_THAT(strstr(output, no_room) != NULL, output);
+    write_with_a_hole(sandbox);
+    CHECK_EQUAL_THAT(run_alloc(sandbox, "5", output), CUDA_REFUSED, output);
+    CHECK_THAT(strstr(output, no_room) != NULL, output);
+    return check_done();
+}
+
+static void test_full_disk(void) {
+    struct sandbox sandbox = sandbox_make();
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0)
+        exit(on_a_full_disk(&sandbox));
+    CHECK_EQUAL(waitpid(pid, &status, 0), pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        fprintf(stderr, "not tested: a full disk (no mount namespace can be made)\n");
+    else
+        CHECK_EQUAL(status, 0);
+    sandbox_remove(&sandbox);
+}
+
 int main(void) {
     test_absent();
+    test_full_disk();
     test_leftovers_are_replaced();
     test_foreign_owner_refuses();
     test_foreign_file_of_a_former_container();
