@@ -34,8 +34,9 @@ void vgi_bucket_correct(struct vg_card_compute *card, int64_t more_ns);
 uint64_t vgi_scale(const struct vg_card_compute *card);
 uint64_t vgi_scaled(uint64_t ns, uint64_t scale);
 
-/* From one look at the container's true load on the card, and the work granted to it in the same time: estimates are all
- * too long where kernels run side by side or other containers use the card. A step of at most 3 %, whatever the card. */
+/* From one look at the container's true load on the card, and the work granted to it in the same time: estimates are
+ * all too long where kernels run side by side or other containers use the card. A step of at most 3 %, whatever the
+ * card. */
 void vgi_scale_learn(struct vg_card_compute *card, unsigned busy_percent, uint64_t work_ns, uint64_t window_ns);
 
 #endif
