@@ -46,6 +46,12 @@ CUresult vgi_settle(CUresult result, const struct vgi_claim *claim, uint64_t key
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+void vgi_drop_stale(CUdeviceptr pointer) {
+    struct vgi_entry stale;
+    if (vgi_map_take(&vgi_allocations, pointer, &stale))
+        vgi_give_back((int)stale.card, (enum vgi_kind)stale.kind, stale.bytes);
+}
+
 struct vgi_freeing vgi_begin_free(CUdeviceptr pointer) {
     struct vgi_freeing freeing = {.known = false, .pooled = false};
     /* A fork's child inherits its parent's table until it attaches; nothing in it is the child's to give back. */

@@ -19,6 +19,10 @@ CUresult vgi_claim_rows(uint64_t width, uint64_t height, struct vgi_claim *claim
 CUresult vgi_settle(CUresult result, const struct vgi_claim *claim, uint64_t key, uint64_t owner,
                     CUresult (*undo)(CUdeviceptr));
 
+/* The driver gave this address out for memory that is entered elsewhere: what was there went with its context a moment
+ * ago, and would be taken for it at its free. */
+void vgi_drop_stale(CUdeviceptr pointer);
+
 /* Around a driver's free: takes the entry out before, and afterwards gives its bytes back or puts it in again. */
 struct vgi_freeing {
     bool known;

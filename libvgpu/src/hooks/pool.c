@@ -105,6 +105,7 @@ static CUresult allocate_from(struct vgi_pool *pool, const struct request *r, ui
         settle_after_choice(r);
     if (result != CUDA_SUCCESS)
         return result;
+    vgi_drop_stale(*r->pointer);
     struct vgi_entry entry = {.key = *r->pointer, .bytes = r->bytes, .owner = (uintptr_t)pool};
     if (fits && vgi_map_put(&pooled, &entry))
         return CUDA_SUCCESS;
