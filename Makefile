@@ -14,7 +14,7 @@ export UV_PYTHON_DOWNLOADS := never
 
 .PHONY: help
 help: ## List every command
-	@grep -hE '^[a-zA-Z_-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-zA-Z_-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk -F':.*?## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 # ---- setting up ------------------------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ clean: ## Remove what was built
 
 .PHONY: libvgpu
 libvgpu: ## Build the isolation library, the simulated driver and the workloads into libvgpu/build
-	@test -d libvgpu/build || echo "libvgpu: building the isolation library and the simulated driver (about a minute)"
+	@test -d libvgpu/build || echo "libvgpu: building the isolation library and the simulated driver, with their tests (two minutes on two cores)"
 	@cmake -S libvgpu -B libvgpu/build -DCMAKE_BUILD_TYPE=RelWithDebInfo > /dev/null
 	@cmake --build libvgpu/build -j2 > libvgpu/build/build.log || { cat libvgpu/build/build.log; exit 1; }
 
@@ -125,7 +125,7 @@ bench-vgpu: libvgpu ## Measure what libvgpu adds to driver calls: JSON lines (BE
 	@libvgpu/build/bin/bench-vgpu $(BENCH)
 
 .PHONY: gpu
-gpu: ## Check libvgpu on this machine's card, in minutes; SKIPPED (77) where there is none (GPU=--simulated; --help)
+gpu: ## Check libvgpu on this machine's card, in minutes; SKIPPED where there is none (77; make: Error 77) (GPU=--simulated; --help)
 	@tests/gpu/run.sh $(GPU)
 
 .PHONY: bench

@@ -1,6 +1,7 @@
 #include "description.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -264,7 +265,7 @@ enum sim_load sim_description_load(struct sim_description *d, char *reason, unsi
     }
     char *text = read_file(path);
     if (text == NULL) {
-        snprintf(reason, reason_size, "HAMI_SIM_DRIVER: cannot read %s", path);
+        snprintf(reason, reason_size, "cannot read the description %s: %s", path, strerror(errno));
         return SIM_LOAD_INVALID;
     }
     size_t error_at = 0;

@@ -74,7 +74,7 @@ int main(int argc, char **argv) {
         return report(UNREADABLE, argv[1], "it is no regular file");
     bool whole = status.st_size == (off_t)sizeof page && pread(file, &page, sizeof page, 0) == (ssize_t)sizeof page;
     close(file);
-    const char *fault = whole ? vgi_limits_page_fault(&page) : "it has another size";
+    const char *fault = whole ? vgi_limits_page_fault(&page) : "it has another size than a limits page";
     if (fault == NULL && (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
         fault = "others than its owner may write it";
     if (fault != NULL)

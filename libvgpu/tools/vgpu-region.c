@@ -153,7 +153,7 @@ static uint64_t leaving_on(const struct vg_region *region, unsigned card) {
 static bool check(struct vg_region *region, const char *fault, FILE *out) {
     bool sound = true;
     if (fault != NULL) {
-        fprintf(out, "%s\n", fault);
+        fprintf(out, "not to be used: %s\n", fault);
         return false;
     }
     for (unsigned card = 0; card < VG_MAX_CARDS; card++)

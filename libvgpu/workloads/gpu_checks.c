@@ -302,8 +302,28 @@ static int init_cost(void) {
     return 0;
 }
 
+static const char usage_text[] =
+    "usage: vgpu-checks COMMAND [NUMBER...]\n"
+    "\n"
+    "The single checks of tests/gpu/run.sh (which see), bare or under libvgpu, on the card that the driver shows.\n"
+    "\n"
+    "  info                       print what CUDA shows of the card\n"
+    "  memory BYTES               all of a limit of so many bytes can be had, and not one more\n"
+    "  hold BYTES                 allocate so much and hold it until standard input ends\n"
+    "  shared LIMIT HELD          what is free beside another process that holds so much\n"
+    "  nvml BYTES                 NVML shows a card of that size\n"
+    "  runtime LIBRARY BYTES      the same through the CUDA runtime, by its path\n"
+    "  spin SECONDS MICROSECONDS  kernels that fill the card, so long each: the percent of the time that they ran\n"
+    "  launch-cost, alloc-cost, init-cost  nanoseconds of a call\n"
+    "\n"
+    "Prints \"key value\" lines. exit status: 0 as it should be, 1 not, with the reason on stderr, 2 wrong use\n";
+
 int main(int argc, char **argv) {
     const char *command = argc > 1 ? argv[1] : "";
+    if (strcmp(command, "--help") == 0) {
+        fputs(usage_text, stdout);
+        return 0;
+    }
     unsigned long long first = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
     unsigned long long second = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
     if (strcmp(command, "nvml") == 0)
@@ -326,6 +346,6 @@ int main(int argc, char **argv) {
         return cost(strcmp(command, "launch-cost") == 0);
     if (strcmp(command, "init-cost") == 0)
         return init_cost();
-    fprintf(stderr, "vgpu-checks: nothing is called \"%s\"\n", command);
+    fprintf(stderr, "vgpu-checks: nothing is called \"%s\"; --help lists what there is\n", command);
     return 2;
 }

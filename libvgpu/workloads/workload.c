@@ -343,8 +343,10 @@ static bool parse_option(int option, struct options *o) {
     }
 }
 
-static int wrong_use(void) {
+/* Says what was wrong after the usage, so that a terminal shows it. */
+static int wrong_use(const char *what, const char *name) {
     fputs(usage_text, stderr);
+    fprintf(stderr, "\nvgpu-workload: %s%s\n", what, name);
     return WRONG_USE;
 }
 
@@ -354,26 +356,31 @@ int main(int argc, char **argv) {
         int (*run)(const struct options *);
     } commands[] = {{"info", run_info}, {"alloc", run_alloc}, {"over-alloc", run_over_alloc}, {"launch", run_launch}};
     struct options o = {.step_mib = 1, .count = 1000, .blocks = 108, .threads = 1024};
-    int option;
+    int option, index = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    while ((option = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+    opterr = 0; /* wrong_use says it */
+    while ((option = getopt_long(argc, argv, "", long_options, &index)) != -1) {
         if (option == OPT_HELP) {
             fputs(usage_text, stdout);
             return DONE;
         }
+        if (option == '?')
+            return wrong_use("no such option, or its value is missing: ", argv[optind - 1]);
         if (!parse_option(option, &o))
-            return wrong_use();
+            return wrong_use("not a value that can be used: --", long_options[index].name);
     }
+    if (optind == argc)
+        return wrong_use("a command is missing", "");
     if (optind != argc - 1)
-        return wrong_use();
+        return wrong_use("more than one command: ", argv[optind + 1]);
     o.command = argv[optind];
     if (strcmp(o.command, "alloc") == 0 && o.mib == 0)
-        return wrong_use();
+        return wrong_use("alloc needs --mib N", "");
     struct sigaction action = {.sa_handler = stop};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         if (strcmp(o.command, commands[i].name) == 0)
             return driver_calls_resolve(&cu, o.reach) ? commands[i].run(&o) : NO_CUDA;
-    return wrong_use();
+    return wrong_use("no such command: ", o.command);
 }

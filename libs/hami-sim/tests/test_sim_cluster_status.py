@@ -184,8 +184,12 @@ class TestTables:
         assert all(line == line.rstrip() for line in render(whole_status()).splitlines())
 
     def test_next_steps_name_another_state_directory(self):
-        assert "--state" not in next_steps(".hami-sim", "k", "kubectl", "nats://x", "bin")
-        assert "--state other" in next_steps("other", "k", "kubectl", "nats://x", "bin")
+        assert "--state" not in next_steps(".hami-sim", "k", "kubectl", "nats://x", "bin", samples=True)
+        assert "--state other" in next_steps("other", "k", "kubectl", "nats://x", "bin", samples=True)
+
+    def test_next_steps_explain_a_pod_that_is_there(self):
+        assert "explain --state s pending" in next_steps("s", "k", "kubectl", "nats://x", "bin", samples=True)
+        assert "explain" not in next_steps("s", "k", "kubectl", "nats://x", "bin", samples=False)
 
 
 class TestSchemas:

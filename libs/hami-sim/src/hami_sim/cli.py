@@ -105,7 +105,8 @@ def up(
         print(render(await observe(cluster)))
         print()
         kubectl = str(cluster.control_plane.binaries.kubectl)
-        print(next_steps(str(state), str(cluster.kubeconfig), kubectl, cluster.nats_url, _programs_folder()))
+        programs = _programs_folder()
+        print(next_steps(str(state), str(cluster.kubeconfig), kubectl, cluster.nats_url, programs, samples=samples))
 
     _run(work())
 

@@ -110,16 +110,17 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def next_steps(state: str, kubeconfig: str, kubectl: str, nats: str, programs: str) -> str:
-    """What to try now, ready to paste. `programs`: the folder of our commands."""
+def next_steps(state: str, kubeconfig: str, kubectl: str, nats: str, programs: str, *, samples: bool) -> str:
+    """What to try now, ready to paste. `programs`: the folder of our commands; `samples`: the sample pods are there."""
     option = "" if state == ".hami-sim" else f" --state {state}"
+    waiting = [f"  {programs}/hami-sim explain{option} pending           # why a pod waits, and what would help"]
     return "\n".join(
         (
             "Try next:",
             f"  {programs}/hami-sim run{option} --mem-mib 4000 -- vgpu-workload over-alloc   # refused its 4,001st MiB",
             f"  {programs}/hami-sim events{option}                    # everything as it happens",
             f"  {programs}/hami-sim status{option}                    # this table",
-            f"  {programs}/hami-sim explain{option} pending           # why a pod waits, and what would help",
+            *(waiting if samples else ()),
             f"  nats --server {nats} sub 'hami.v1.>'    # the events as other programs see them",
             f"  {kubectl} --kubeconfig {kubeconfig} get pods -A",
             f"  {programs}/hami-sim down{option}",
