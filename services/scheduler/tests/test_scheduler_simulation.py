@@ -54,7 +54,7 @@ async def test_all_nodes_that_would_take_the_pod_come_back_as_they_were_sent(sch
 
 @pytest.mark.case("SCL-04")
 async def test_what_is_booked_does_not_matter_and_nothing_is_booked(scheduler: Scheduler, fake_kube: FakeKube) -> None:
-    full = pod("full", memory=10_000)
+    full = fake_kube.put("pods", pod("full", memory=10_000))
     assert (await scheduler.filter(full, ["n1"]))["NodeNames"] == ["n1"]
     written = len(fake_kube.requests)
     for _ in range(3):
