@@ -52,11 +52,23 @@ static bool is_file(int descriptor, const struct vgi_region_file *file) {
            (uint64_t)status.st_ino == file->inode;
 }
 
+/* Never one of the standard three: where a program was started without them, what it writes there, and we, would go
+ * into the region. */
+static int open_above_standard(const char *path, int flags) {
+    int descriptor = open(path, flags | O_RDWR | O_CLOEXEC | O_NONBLOCK, MODE_FOR_ALL_USERS);
+    if (descriptor < 0 || descriptor > STDERR_FILENO)
+        return descriptor;
+    int above = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), cause = errno;
+    close(descriptor);
+    errno = cause;
+    return above;
+}
+
 /* A daemon closes every descriptor it finds, ours too, and may have opened something else in its place. */
 static bool ensure_own_descriptor(struct vgi_region_file *file) {
     if (is_file(file->descriptor, file))
         return true;
-    int descriptor = open(file->path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    int descriptor = open_above_standard(file->path, 0);
     if (descriptor >= 0 && is_file(descriptor, file)) {
         file->descriptor = descriptor;
         return true;
@@ -96,10 +108,10 @@ static void make_parent(const char *path) {
 }
 
 static int open_path(const char *path) {
-    int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, MODE_FOR_ALL_USERS);
+    int descriptor = open_above_standard(path, O_CREAT);
     if (descriptor < 0 && errno == ENOENT) {
         make_parent(path);
-        descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, MODE_FOR_ALL_USERS);
+        descriptor = open_above_standard(path, O_CREAT);
     }
     return descriptor;
 }
@@ -245,7 +257,6 @@ bool vgi_region_file_open(struct vgi_region_file *file, const char *path, const 
         int descriptor = open_path(path);
         if (descriptor < 0)
             return explain_errno(reason, reason_size, path, "open");
-        open_to_all_users(descriptor);
         if (!lock_descriptor(descriptor, OPEN_LOCK_MS)) {
             explain_errno(reason, reason_size, path, "lock");
             close(descriptor);
@@ -254,6 +265,7 @@ bool vgi_region_file_open(struct vgi_region_file *file, const char *path, const 
         enum attempt attempt = use(descriptor, path, limits, &region, reason, reason_size);
         unlock_descriptor(descriptor);
         if (attempt == OPENED) {
+            open_to_all_users(descriptor); /* not before: the path may lead to any file */
             struct stat status = {0};
             (void)fstat(descriptor, &status);
             *file = (struct vgi_region_file){.descriptor = descriptor,

@@ -240,7 +240,9 @@ static void body_closes_everything(void) {
     for (int descriptor = 3; descriptor < 64; descriptor++)
         if (!is_the_drivers(descriptor))
             dup2(STDOUT_FILENO, descriptor);
+    close(STDIN_FILENO);
     CHECK_EQUAL(cuMemAlloc_v2(&pointer, 61 * MIB), CUDA_ERROR_OUT_OF_MEMORY); /* looks for the dead, so it locks */
+    CHECK_EQUAL(fcntl(STDIN_FILENO, F_GETFD), -1); /* what reads or prints there must not meet the region */
     CHECK_EQUAL(cuMemAlloc_v2(&pointer, 60 * MIB), CUDA_SUCCESS);
     CHECK_EQUAL(vg_card_used(region, 0), 100 * MIB);
 }

@@ -244,6 +244,25 @@ static void test_creation_race(void) {
     }
 }
 
+/* Where the path is a link that somebody laid, what it leads to keeps its content and its mode. */
+static void test_link_to_another_file(void) {
+    struct sandbox sandbox = sandbox_make();
+    char target[160], output[SANDBOX_OUTPUT], content[8] = "";
+    struct stat status;
+    make_parent(&sandbox);
+    snprintf(target, sizeof target, "%s/secret", sandbox.directory);
+    int file = open(target, O_RDWR | O_CREAT | O_EXCL, 0600);
+    CHECK_EQUAL(write(file, "secret", 6), 6);
+    CHECK_EQUAL(symlink(target, sandbox.region), 0);
+    CHECK_EQUAL_THAT(run_alloc(&sandbox, "100", output), 0, output);
+    CHECK_EQUAL(fstat(file, &status), 0);
+    CHECK_EQUAL(status.st_mode & 0777, 0600);
+    CHECK_EQUAL(pread(file, content, sizeof content, 0), 6);
+    CHECK(strcmp(content, "secret") == 0);
+    close(file);
+    sandbox_remove(&sandbox);
+}
+
 /* A disk with room for a few blocks, in a mount namespace of this process. */
 static bool mount_small_disk(const struct sandbox *sandbox, const char *room) {
     char parent[128];
@@ -297,6 +316,7 @@ static void test_full_disk(void) {
 int main(void) {
     test_absent();
     test_full_disk();
+    test_link_to_another_file();
     test_leftovers_are_replaced();
     test_foreign_owner_refuses();
     test_foreign_file_of_a_former_container();
