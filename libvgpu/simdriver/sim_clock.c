@@ -275,6 +275,14 @@ EXPORT int clock_gettime(clockid_t clock, struct timespec *out) {
     return 0;
 }
 
+EXPORT time_t time(time_t *out) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    if (out != NULL)
+        *out = now.tv_sec;
+    return now.tv_sec;
+}
+
 EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec *request, struct timespec *rest) {
     if (!virtual_clock())
         return real.clock_nanosleep(clock, flags, request, rest);

@@ -45,7 +45,7 @@ static void load_nvml(void *library, struct vgi_nvml_calls *calls) {
 /* Several threads may come here at once, one of them in a constructor under the loader's lock: nobody holds a lock of
  * ours while the loader works. Each finds the same pointers; the first publishes them. The state then is its pid,
  * negative: a child that was forked meanwhile has no such thread and publishes itself. */
-enum { UNBOUND = 0, BOUND = 1 };
+enum { UNBOUND = 0, BOUND = VGI_BOUND };
 
 static bool publish_first(int *state) {
     int publishing = -vgi_own_pid(), seen = UNBOUND;
@@ -69,11 +69,10 @@ static void *open_library(enum vgi_library library) {
     return handle;
 }
 
-static int cuda_state, nvml_state;
+int vgi_cuda_state;
+static int nvml_state;
 
-bool vgi_bind_cuda(void) {
-    if (__builtin_expect(__atomic_load_n(&cuda_state, __ATOMIC_ACQUIRE) == BOUND, 1))
-        return true;
+bool vgi_find_cuda(void) {
     struct vgi_cuda_calls calls;
     struct vgi_driver_pointers pointers[vgi_cuda_hook_count];
     void *library = open_library(VGI_LIBCUDA);
@@ -81,10 +80,10 @@ bool vgi_bind_cuda(void) {
         return false;
     load_cuda(library, &calls);
     vgi_ask_pointers(library, &calls, pointers);
-    if (publish_first(&cuda_state)) {
+    if (publish_first(&vgi_cuda_state)) {
         vgi_cuda = calls;
         vgi_learn_pointers(pointers);
-        __atomic_store_n(&cuda_state, BOUND, __ATOMIC_RELEASE);
+        __atomic_store_n(&vgi_cuda_state, BOUND, __ATOMIC_RELEASE);
     }
     return true;
 }

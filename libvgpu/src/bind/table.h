@@ -50,8 +50,15 @@ extern struct vgi_cuda_calls vgi_cuda;
 extern struct vgi_nvml_calls vgi_nvml;
 
 /* Finds the driver. False when there is none. Cheap once bound. */
-bool vgi_bind_cuda(void);
+bool vgi_find_cuda(void);
 bool vgi_bind_nvml(void);
+
+#define VGI_BOUND 1
+extern int vgi_cuda_state;
+
+static inline bool vgi_bind_cuda(void) {
+    return __builtin_expect(__atomic_load_n(&vgi_cuda_state, __ATOMIC_ACQUIRE) == VGI_BOUND, 1) || vgi_find_cuda();
+}
 
 /* A call of the driver's own function, or its "not supported" where the driver is too old to have it. */
 #define VGI_CUDA(symbol, ...) (vgi_cuda.symbol != NULL ? vgi_cuda.symbol(__VA_ARGS__) : CUDA_ERROR_NOT_SUPPORTED)

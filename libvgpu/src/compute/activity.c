@@ -1,9 +1,7 @@
 #include "compute/activity.h"
 
-#include "account/account.h"
-#include "vgpu/prim.h"
+#include "compute/sampler.h"
 
-#define ACTIVE 2 /* the monitor counts down from here */
 #define BLOCKED_POLL_NS 20000000ull
 
 /* A monitor blocks by one write, which it does not repeat: -1 stays, whether the monitor lives or not. So after a
@@ -52,25 +50,20 @@ static void wait_while_blocked(void) {
     }
 }
 
-static bool note_time(void) {
-    static _Atomic uint64_t noted;
-    int64_t interval = vgi_limits.kernel_interval_seconds;
-    uint64_t now = vgi_now_seconds();
-    uint64_t last = atomic_load_explicit(&vgi_region->last_kernel_time, memory_order_relaxed);
-    if (__builtin_expect(now > last && interval >= 0 && now - last >= (uint64_t)interval, 0))
-        atomic_store_explicit(&vgi_region->last_kernel_time, now, memory_order_relaxed);
-    if (__builtin_expect(now == atomic_load_explicit(&noted, memory_order_relaxed), 1))
-        return false;
-    atomic_store_explicit(&noted, now, memory_order_relaxed);
-    return true;
+/* Only what changes is written: all processes of the container share these words. */
+void vgi_become_active(void) {
+    wait_while_blocked();
+    atomic_store_explicit(&vgi_region->recent_kernel, VGI_ACTIVE, memory_order_relaxed);
+    atomic_store_explicit(unblock_word(), 0, memory_order_relaxed);
 }
 
-/* Writes only what changes: all processes of the container share these words. */
-bool vgi_note_launch(void) {
-    if (__builtin_expect(recent_kernel() != ACTIVE, 0)) {
-        wait_while_blocked();
-        atomic_store_explicit(&vgi_region->recent_kernel, ACTIVE, memory_order_relaxed);
-        atomic_store_explicit(unblock_word(), 0, memory_order_relaxed);
-    }
-    return note_time();
+_Atomic uint64_t vgi_noted_second;
+
+void vgi_note_second(uint64_t now) {
+    int64_t interval = vgi_limits.kernel_interval_seconds;
+    uint64_t last = atomic_load_explicit(&vgi_region->last_kernel_time, memory_order_relaxed);
+    atomic_store_explicit(&vgi_noted_second, now, memory_order_relaxed);
+    if (now > last && interval >= 0 && now - last >= (uint64_t)interval)
+        atomic_store_explicit(&vgi_region->last_kernel_time, now, memory_order_relaxed);
+    vgi_sampler_tick(vgi_now_ns());
 }

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "account/account.h"
-#include "compute/activity.h"
 #include "compute/sampler.h"
 #include "core/throttle.h"
 #include "hooks/capture.h"
@@ -45,6 +44,7 @@ static struct {
 
 void vgi_forget_launches(void) {
     vgi_samples_forget_all();
+    atomic_store(&vgi_noted_second, 0);
     memset(&durations, 0, sizeof durations);
     for (unsigned card = 0; card < VG_MAX_CARDS; card++) {
         atomic_store(&resident_threads[card], 0);
@@ -59,27 +59,15 @@ static struct vg_card_compute *compute_of(unsigned card) {
     return &vg_extension_of(vgi_region)->compute[card];
 }
 
-static bool throttled(unsigned card) {
-    if (vgi_cores_limit(card) >= 100)
-        return false;
-    enum vgi_policy policy = vgi_core_policy();
-    return policy == VGI_POLICY_FORCE ||
-           (policy == VGI_POLICY_DEFAULT &&
-            atomic_load_explicit(&vgi_region->utilisation_switch, memory_order_relaxed) != 0);
-}
-
-/* The card launches go to, or -1 where none is limited. Where there is but one, the driver is not asked. */
-static int limited_card(void) {
+int vgi_throttled_of_several(void) {
     CUdevice device = 0;
-    if (vgi_card_of_device[1] >= 0) {
-        bool any = false;
-        for (int i = 0; i < VGI_MAX_DEVICES && vgi_card_of_device[i] >= 0; i++)
-            any = any || vgi_cores_limit((unsigned)vgi_card_of_device[i]) < 100;
-        if (!any || VGI_CUDA(cuCtxGetDevice, &device) != CUDA_SUCCESS || device < 0 || device >= VGI_MAX_DEVICES)
-            return -1;
-    }
+    bool any = false;
+    for (int i = 0; i < VGI_MAX_DEVICES && vgi_card_of_device[i] >= 0; i++)
+        any = any || vgi_cores_limit((unsigned)vgi_card_of_device[i]) < 100;
+    if (!any || VGI_CUDA(cuCtxGetDevice, &device) != CUDA_SUCCESS || device < 0 || device >= VGI_MAX_DEVICES)
+        return -1;
     int card = vgi_card_of_device[device];
-    return card >= 0 && throttled((unsigned)card) ? card : -1;
+    return card >= 0 && vgi_is_throttled((unsigned)card) ? card : -1;
 }
 
 /* ---- one process at a time runs a kernel that is not known yet, as a word of the card says until a deadline ---- */
@@ -91,7 +79,7 @@ static bool is_measuring(const struct vg_card_compute *compute, uint64_t now) {
 
 /* Until nobody measures; known work waits for that too, or it would be in the measure. */
 static void await_measuring(unsigned card) {
-    for (uint64_t pause = 50000; throttled(card) && is_measuring(compute_of(card), vgi_now_ns());
+    for (uint64_t pause = 50000; vgi_is_throttled(card) && is_measuring(compute_of(card), vgi_now_ns());
          pause += pause < 2000000 ? pause / 2 : 0) {
         vgi_samples_collect();
         vgi_sleep_ns(pause);
@@ -101,7 +89,7 @@ static void await_measuring(unsigned card) {
 /* The word, which end_measuring clears; 0 = compute is not limited any more. */
 static uint64_t begin_measuring(unsigned card) {
     struct vg_card_compute *compute = compute_of(card);
-    while (throttled(card)) {
+    while (vgi_is_throttled(card)) {
         uint64_t until = LOAD(compute->measuring_until_ns), now = vgi_now_ns(), mine = now + FIRST_WAIT_NS;
         if (!is_measuring(compute, now) && atomic_compare_exchange_strong(&compute->measuring_until_ns, &until, mine))
             return mine;
@@ -169,7 +157,7 @@ static void pay(unsigned card, uint64_t work_ns, uint64_t *measuring) {
     if (credit.card != card)
         take_back_credit();
     credit.card = card;
-    while (throttled(card)) {
+    while (vgi_is_throttled(card)) {
         uint64_t now = vgi_now_ns();
         if (measuring == NULL && is_measuring(compute, now)) {
             await_measuring(card);
@@ -187,7 +175,7 @@ static void pay(unsigned card, uint64_t work_ns, uint64_t *measuring) {
         if (measuring != NULL)
             keep_measuring(card, measuring, now);
         vgi_sleep_ns(taking.wait_ns < LONGEST_SLEEP_NS ? taking.wait_ns : LONGEST_SLEEP_NS);
-        (void)vgi_note_launch();
+        vgi_note_launch();
     }
 }
 
@@ -288,36 +276,19 @@ static struct vgi_sample *pass(unsigned card, const struct vgi_work *work) {
     return __builtin_expect(vgi_duration_is_due(entry), 0) ? begin_sample(card, entry, work, estimate, 0) : NULL;
 }
 
-struct vgi_sample *vgi_before_launch(const struct vgi_work *work) {
-    if (__builtin_expect(!vgi_is_limited(), 0))
-        return NULL;
-    if (__builtin_expect(vgi_note_launch(), 0))
-        vgi_sampler_tick(vgi_now_ns());
-    int card = limited_card();
-    if (__builtin_expect(card < 0, 1))
-        return NULL;
+struct vgi_sample *vgi_pay_for(unsigned card, const struct vgi_work *work) {
     /* What a capture records does not run now: it is paid for when its graph is launched. */
-    return vgi_any_capture() && vgi_capturing(work->stream, work->per_thread) ? NULL : pass((unsigned)card, work);
+    return vgi_any_capture() && vgi_capturing(work->stream, work->per_thread) ? NULL : pass(card, work);
 }
 
 /* ---- for graphs ---- */
 
-static uint64_t times(uint64_t a, uint64_t b) {
-    uint64_t product;
-    return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
-}
-
-uint64_t vgi_threads(const unsigned grid[3], const unsigned block[3]) {
-    uint64_t blocks = times((uint64_t)grid[0] * grid[1], grid[2]);
-    return times(blocks, times((uint64_t)block[0] * block[1], block[2]));
-}
-
 bool vgi_compute_is_limited(void) {
-    return vgi_is_limited() && limited_card() >= 0;
+    return vgi_is_limited() && vgi_throttled_card() >= 0;
 }
 
 uint64_t vgi_known_cost(uintptr_t what, const unsigned grid[3], const unsigned block[3]) {
-    int card = limited_card();
+    int card = vgi_throttled_card();
     if (card < 0)
         return 0;
     uint64_t key = vgi_duration_key(what, (unsigned)card, vgi_threads(grid, block));
@@ -325,7 +296,7 @@ uint64_t vgi_known_cost(uintptr_t what, const unsigned grid[3], const unsigned b
 }
 
 void vgi_suppose_cost(uintptr_t what, uint64_t ns) {
-    int card = limited_card();
+    int card = vgi_throttled_card();
     if (card >= 0 && ns != 0)
         vgi_duration_suppose(vgi_duration_find(&durations, vgi_duration_key(what, (unsigned)card, 0)), ns);
 }

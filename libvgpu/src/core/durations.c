@@ -9,17 +9,6 @@
 #define LOAD(word) atomic_load_explicit(&(word), memory_order_relaxed)
 #define STORE(word, value) atomic_store_explicit(&(word), (value), memory_order_relaxed)
 
-static unsigned magnitude(uint64_t value) {
-    return value == 0 ? 0 : 64 - (unsigned)__builtin_clzll(value);
-}
-
-uint64_t vgi_duration_key(uintptr_t function, unsigned card, uint64_t threads) {
-    uint64_t key = (uint64_t)function * 0x9e3779b97f4a7c15ull;
-    key ^= key >> 29;
-    key = (key + (magnitude(threads) << 5 | card) + 1) * 0xbf58476d1ce4e5b9ull;
-    return key == 0 ? 1 : key;
-}
-
 static bool claim(struct vgi_duration *entry, uint64_t old, uint64_t key) {
     if (!atomic_compare_exchange_strong_explicit(&entry->key, &old, key, memory_order_relaxed, memory_order_relaxed))
         return old == key;
@@ -30,7 +19,7 @@ static bool claim(struct vgi_duration *entry, uint64_t old, uint64_t key) {
     return true;
 }
 
-struct vgi_duration *vgi_duration_find(struct vgi_durations *table, uint64_t key) {
+struct vgi_duration *vgi_duration_place(struct vgi_durations *table, uint64_t key) {
     uint64_t home = key >> 32;
     for (unsigned i = 0; i < PROBES; i++) {
         struct vgi_duration *entry = &table->entries[(home + i) % VGI_DURATION_ENTRIES];
@@ -120,14 +109,6 @@ void vgi_duration_learn(struct vgi_duration *entry, struct vgi_measure measure, 
 void vgi_duration_suppose(struct vgi_duration *entry, uint64_t ns) {
     if (LOAD(entry->estimate_ns) == 0)
         STORE(entry->estimate_ns, ns == 0 ? 1 : ns);
-}
-
-bool vgi_duration_is_due(struct vgi_duration *entry) {
-    uint32_t left = LOAD(entry->launches_left);
-    if (left <= 1)
-        return true;
-    STORE(entry->launches_left, left - 1);
-    return false;
 }
 
 void vgi_duration_put_off(struct vgi_duration *entry) {

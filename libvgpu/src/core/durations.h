@@ -23,10 +23,22 @@ struct vgi_durations {
 };
 
 /* The size enters by its magnitude: launches of one function grow and shrink, their number of entries stays small. */
-uint64_t vgi_duration_key(uintptr_t function, unsigned card, uint64_t threads);
+static inline uint64_t vgi_duration_key(uintptr_t function, unsigned card, uint64_t threads) {
+    unsigned magnitude = threads == 0 ? 0 : 64 - (unsigned)__builtin_clzll(threads);
+    uint64_t key = (uint64_t)function * 0x9e3779b97f4a7c15ull;
+    key ^= key >> 29;
+    key = (key + (magnitude << 5 | card) + 1) * 0xbf58476d1ce4e5b9ull;
+    return key == 0 ? 1 : key;
+}
 
 /* The entry of that key; a new one takes a free place, or that of another. */
-struct vgi_duration *vgi_duration_find(struct vgi_durations *table, uint64_t key);
+struct vgi_duration *vgi_duration_place(struct vgi_durations *table, uint64_t key);
+
+static inline struct vgi_duration *vgi_duration_find(struct vgi_durations *table, uint64_t key) {
+    struct vgi_duration *first = &table->entries[(key >> 32) % VGI_DURATION_ENTRIES];
+    bool found = atomic_load_explicit(&first->key, memory_order_relaxed) == key;
+    return __builtin_expect(found, 1) ? first : vgi_duration_place(table, key);
+}
 
 /* Before anything is known: whole waves of the card's resident threads. */
 uint64_t vgi_duration_guess(uint64_t threads, uint64_t resident_threads);
@@ -50,7 +62,13 @@ void vgi_duration_suppose(struct vgi_duration *entry, uint64_t ns);
 void vgi_duration_forget(struct vgi_durations *table, uint64_t key);
 
 /* Whether this launch is to be measured; counts it. Often at first, then ever more rarely, in launches and in time. */
-bool vgi_duration_is_due(struct vgi_duration *entry);
+static inline bool vgi_duration_is_due(struct vgi_duration *entry) {
+    uint32_t left = atomic_load_explicit(&entry->launches_left, memory_order_relaxed);
+    if (left <= 1)
+        return true;
+    atomic_store_explicit(&entry->launches_left, left - 1, memory_order_relaxed);
+    return false;
+}
 
 /* The measure could not be taken: not at once again. */
 void vgi_duration_put_off(struct vgi_duration *entry);

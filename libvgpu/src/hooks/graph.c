@@ -78,19 +78,25 @@ static CUresult put_in_place(PFN_cuGraphLaunch_v10000 driver, CUgraphExec exec, 
     return result == CUDA_SUCCESS ? vgi_graph_settle(driver(exec, stream), memory, &claim) : result;
 }
 
+static struct vgi_sample *pay_for(CUgraphExec exec, CUstream stream, bool per_thread) {
+    int card = vgi_before_launch();
+    if (card < 0)
+        return NULL;
+    struct vgi_work work = {.what = (uintptr_t)exec, .stream = stream, .per_thread = per_thread};
+    return vgi_pay_for((unsigned)card, &work);
+}
+
 VGI_HOOK CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     if (!vgi_bind_cuda())
         return VGI_NO_DRIVER;
-    struct vgi_work work = {.what = (uintptr_t)exec, .stream = stream};
-    struct vgi_sample *sample = vgi_before_launch(&work);
+    struct vgi_sample *sample = pay_for(exec, stream, false);
     return vgi_launched(sample, put_in_place(vgi_cuda.cuGraphLaunch, exec, stream, false));
 }
 
 VGI_HOOK CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
     if (!vgi_bind_cuda())
         return VGI_NO_DRIVER;
-    struct vgi_work work = {.what = (uintptr_t)exec, .stream = stream, .per_thread = true};
-    struct vgi_sample *sample = vgi_before_launch(&work);
+    struct vgi_sample *sample = pay_for(exec, stream, true);
     return vgi_launched(sample, put_in_place(vgi_cuda.cuGraphLaunch_ptsz, exec, stream, true));
 }
 

@@ -19,8 +19,11 @@ static struct vgi_work work_of_config(const CUlaunchConfig *c, CUfunction functi
     VGI_HOOK CUresult symbol parameters {                                                                              \
         if (!vgi_bind_cuda())                                                                                          \
             return VGI_NO_DRIVER;                                                                                      \
+        int card = vgi_before_launch();                                                                                \
+        if (card < 0)                                                                                                  \
+            return VGI_CUDA(symbol, __VA_ARGS__);                                                                      \
         struct vgi_work launched = work;                                                                               \
-        struct vgi_sample *sample = vgi_before_launch(&launched);                                                      \
+        struct vgi_sample *sample = vgi_pay_for((unsigned)card, &launched);                                            \
         return vgi_launched(sample, VGI_CUDA(symbol, __VA_ARGS__));                                                    \
     }
 

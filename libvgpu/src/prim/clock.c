@@ -3,12 +3,6 @@
 
 #include "vgpu/prim.h"
 
-uint64_t vgi_now_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    return (uint64_t)now.tv_sec;
-}
-
 uint64_t vgi_now_realtime_us(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);

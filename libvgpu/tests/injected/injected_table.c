@@ -56,7 +56,9 @@ struct vgi_nvml_calls vgi_nvml = {
 #undef NVML_NAME
 };
 
-bool vgi_bind_cuda(void) {
+int vgi_cuda_state = VGI_BOUND;
+
+bool vgi_find_cuda(void) {
     return true;
 }
 
