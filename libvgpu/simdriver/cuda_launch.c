@@ -10,6 +10,7 @@
 struct CUfunc_st {
     uint32_t magic;
     uint64_t wave_ns;
+    unsigned block[3]; /* for the launches of CUDA 2 */
     struct CUfunc_st *next;
 };
 
@@ -226,4 +227,84 @@ SIM_API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned in
     (void)sharedMemBytes, (void)kernelParams;
     return launch(function, (unsigned[]){gridDimX, gridDimY, gridDimZ}, (unsigned[]){blockDimX, blockDimY, blockDimZ},
                   stream, true);
+}
+
+/* ---- the launches of CUDA 2: the shape of blocks is the function's ---- */
+
+SIM_API CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) {
+    CUresult result = sim_ready();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (function == NULL || function->magic != FUNCTION_MAGIC)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (x <= 0 || y <= 0 || z <= 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    function->block[0] = (unsigned)x;
+    function->block[1] = (unsigned)y;
+    function->block[2] = (unsigned)z;
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch_grid(CUfunction function, int width, int height, CUstream stream) {
+    struct sim_kernel kernel = {.function = function};
+    CUresult result = sim_ready();
+    if (result == CUDA_SUCCESS)
+        result = sim_kernel_is_valid(&kernel);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (width <= 0 || height <= 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return launch(function, (unsigned[]){(unsigned)width, (unsigned)height, 1}, function->block, stream, false);
+}
+
+SIM_API CUresult cuLaunch(CUfunction function) {
+    return launch_grid(function, 1, 1, NULL);
+}
+
+SIM_API CUresult cuLaunchGrid(CUfunction function, int grid_width, int grid_height) {
+    return launch_grid(function, grid_width, grid_height, NULL);
+}
+
+SIM_API CUresult cuLaunchGridAsync(CUfunction function, int grid_width, int grid_height, CUstream stream) {
+    return launch_grid(function, grid_width, grid_height, stream);
+}
+
+/* ---- on several devices: each part on its stream's, which must be one that the program made, and another each ---- */
+
+static CUresult check_parts(const CUDA_LAUNCH_PARAMS *parts, unsigned count) {
+    uint64_t devices = 0;
+    if (parts == NULL || count == 0 || count > sim.device_count)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++) {
+        CUcontext context = NULL;
+        if (parts[i].hStream == NULL || parts[i].hStream == CU_STREAM_LEGACY ||
+            parts[i].hStream == CU_STREAM_PER_THREAD || cuStreamGetCtx(parts[i].hStream, &context) != CUDA_SUCCESS ||
+            (devices >> context->device & 1) != 0)
+            return CUDA_ERROR_INVALID_VALUE;
+        devices |= 1ull << context->device;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch_part(const CUDA_LAUNCH_PARAMS *p) {
+    CUcontext context = NULL;
+    CUresult result = cuStreamGetCtx(p->hStream, &context);
+    if (result == CUDA_SUCCESS)
+        result = cuCtxPushCurrent_v2(context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = launch(p->function, (unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ},
+                    (unsigned[]){p->blockDimX, p->blockDimY, p->blockDimZ}, p->hStream, false);
+    (void)cuCtxPopCurrent_v2(&context);
+    return result;
+}
+
+SIM_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices,
+                                                      unsigned int flags) {
+    CUresult result = sim_ready();
+    if (result == CUDA_SUCCESS)
+        result = flags > 3 ? CUDA_ERROR_INVALID_VALUE : check_parts(launchParamsList, numDevices);
+    for (unsigned i = 0; result == CUDA_SUCCESS && i < numDevices; i++)
+        result = launch_part(&launchParamsList[i]);
+    return result;
 }

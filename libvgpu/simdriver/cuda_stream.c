@@ -199,6 +199,18 @@ SIM_API CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx context, un
     return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
+SIM_API CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
+    CUcontext current = NULL;
+    CUresult result = sim_require_context(&current);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (context == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    bool own = stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    *context = own ? stream->context : current;
+    return CUDA_SUCCESS;
+}
+
 SIM_API CUresult cuStreamGetDevice(CUstream stream, CUdevice *device) {
     CUresult result = sim_ready();
     if (result != CUDA_SUCCESS)

@@ -45,3 +45,19 @@ LAUNCH(cuLaunchCooperativeKernel, (GRID), GRID_WORK(false), GRID_VALUES)
 LAUNCH(cuLaunchCooperativeKernel_ptsz, (GRID), GRID_WORK(true), GRID_VALUES)
 LAUNCH(cuLaunchKernelEx, (CONFIG), work_of_config(config, function, false), CONFIG_VALUES)
 LAUNCH(cuLaunchKernelEx_ptsz, (CONFIG), work_of_config(config, function, true), CONFIG_VALUES)
+
+/* ---- the launches of CUDA 2, which the driver still has: what a block is was told before, and is not known here ----
+ */
+
+#define LIKELY_BLOCK 256
+
+static struct vgi_work work_of_blocks(CUfunction function, int width, int height, CUstream stream) {
+    return work_of(function, (unsigned[]){(unsigned)width, (unsigned)height, 1}, (unsigned[]){LIKELY_BLOCK, 1, 1},
+                   stream, false);
+}
+
+LAUNCH(cuLaunch, (CUfunction function), work_of_blocks(function, 1, 1, NULL), function)
+LAUNCH(cuLaunchGrid, (CUfunction function, int grid_width, int grid_height),
+       work_of_blocks(function, grid_width, grid_height, NULL), function, grid_width, grid_height)
+LAUNCH(cuLaunchGridAsync, (CUfunction function, int grid_width, int grid_height, CUstream stream),
+       work_of_blocks(function, grid_width, grid_height, stream), function, grid_width, grid_height, stream)

@@ -19,7 +19,8 @@
 #define THREADS_PER_BLOCK 1024
 #define GRAPH_KERNELS 5
 
-const char *const share_kind_names[SHARE_KINDS] = {"kernel", "per-thread", "ex", "cooperative", "graph"};
+const char *const share_kind_names[SHARE_KINDS] = {"kernel", "per-thread", "ex",         "cooperative",
+                                                   "graph",  "grid",       "grid-async", "multi-device"};
 
 /* ---- in the program ---- */
 
@@ -79,6 +80,20 @@ static CUresult launch(CUfunction function, CUgraphExec exec, CUstream stream) {
         return cuLaunchCooperativeKernel(function, blocks, 1, 1, THREADS_PER_BLOCK, 1, 1, 0, stream, NULL);
     case SHARE_GRAPH:
         return cuGraphLaunch(exec, stream);
+    case SHARE_GRID:
+        return cuLaunchGrid(function, (int)blocks, 1);
+    case SHARE_GRID_ASYNC:
+        return cuLaunchGridAsync(function, (int)blocks, 1, stream);
+    case SHARE_MULTI_DEVICE:
+        return cuLaunchCooperativeKernelMultiDevice(&(CUDA_LAUNCH_PARAMS){.function = function,
+                                                                          .gridDimX = blocks,
+                                                                          .gridDimY = 1,
+                                                                          .gridDimZ = 1,
+                                                                          .blockDimX = THREADS_PER_BLOCK,
+                                                                          .blockDimY = 1,
+                                                                          .blockDimZ = 1,
+                                                                          .hStream = stream},
+                                                    1, 0);
     default:
         return cuLaunchKernel(function, blocks, 1, 1, THREADS_PER_BLOCK, 1, 1, 0, stream, NULL, NULL);
     }
@@ -180,6 +195,7 @@ static CUfunction find_kernel(CUmodule module, unsigned microseconds) {
     CUfunction function = NULL;
     snprintf(name, sizeof name, "busy_%uus", microseconds);
     need(cuModuleGetFunction(&function, module, name), "cuModuleGetFunction");
+    need(cuFuncSetBlockShape(function, THREADS_PER_BLOCK, 1, 1), "cuFuncSetBlockShape");
     return function;
 }
 

@@ -6,7 +6,17 @@
 
 #include "sandbox.h"
 
-enum share_kind { SHARE_KERNEL, SHARE_PER_THREAD, SHARE_EX, SHARE_COOPERATIVE, SHARE_GRAPH, SHARE_KINDS };
+enum share_kind {
+    SHARE_KERNEL,
+    SHARE_PER_THREAD,
+    SHARE_EX,
+    SHARE_COOPERATIVE,
+    SHARE_GRAPH,
+    SHARE_GRID,
+    SHARE_GRID_ASYNC,
+    SHARE_MULTI_DEVICE,
+    SHARE_KINDS
+};
 extern const char *const share_kind_names[SHARE_KINDS];
 
 struct share_program {

@@ -262,30 +262,66 @@ static void body_exec(void) {
     CHECK(!"exec failed");
 }
 
-/* Every way to launch marks the container active. */
+static const char *const launch_ways[] = {"cuLaunchKernel",
+                                          "cuLaunchKernel_ptsz",
+                                          "cuLaunchKernelEx",
+                                          "cuLaunchKernelEx_ptsz",
+                                          "cuLaunchCooperativeKernel",
+                                          "cuLaunchCooperativeKernel_ptsz",
+                                          "cuLaunchCooperativeKernelMultiDevice",
+                                          "cuLaunch",
+                                          "cuLaunchGrid",
+                                          "cuLaunchGridAsync"};
+#define LAUNCH_WAYS (sizeof launch_ways / sizeof launch_ways[0])
+
+static CUresult launch_by(size_t way, CUfunction function, CUstream stream) {
+    const CUlaunchConfig config = {1, 1, 1, 32, 1, 1, 0, stream, NULL, 0};
+    switch (way) {
+    case 0:
+        return cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL);
+    case 1:
+        return cuLaunchKernel_ptsz(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL);
+    case 2:
+        return cuLaunchKernelEx(&config, function, NULL, NULL);
+    case 3:
+        return cuLaunchKernelEx_ptsz(&config, function, NULL, NULL);
+    case 4:
+        return cuLaunchCooperativeKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL);
+    case 5:
+        return cuLaunchCooperativeKernel_ptsz(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL);
+    case 6:
+        return cuLaunchCooperativeKernelMultiDevice(&(CUDA_LAUNCH_PARAMS){function, 1, 1, 1, 32, 1, 1, 0, stream, NULL},
+                                                    1, 0);
+    case 7:
+        return cuLaunch(function);
+    case 8:
+        return cuLaunchGrid(function, 1, 1);
+    default:
+        return cuLaunchGridAsync(function, 1, 1, stream);
+    }
+}
+
+/* Every way to launch marks the container active, and waits while the monitor blocks it. */
 static void body_launch(void) {
     CUmodule module = NULL;
     CUfunction function = NULL;
-    CUlaunchConfig config = {1, 1, 1, 32, 1, 1, 0, NULL, NULL, 0};
+    CUstream stream = NULL;
+    size_t way = (size_t)atoi(getenv("VGPU_TEST_WAY"));
+    int32_t recent = 0;
+    uint64_t time = 0;
     use_device(0);
     int file = open(getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"), O_RDWR | O_CLOEXEC);
     CHECK_EQUAL(cuModuleLoadData(&module, "image"), CUDA_SUCCESS);
     CHECK_EQUAL(cuModuleGetFunction(&function, module, "kernel"), CUDA_SUCCESS);
-    for (int way = 0; way < 4; way++) {
-        int32_t recent = 0;
-        uint64_t time = 0;
-        CHECK_EQUAL(pwrite(file, &recent, sizeof recent, offsetof(struct vg_region, recent_kernel)), 4);
-        CHECK_EQUAL(pwrite(file, &time, sizeof time, offsetof(struct vg_region, last_kernel_time)), 8);
-        CUresult result = way == 0   ? cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL)
-                          : way == 1 ? cuLaunchKernel_ptsz(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL)
-                          : way == 2 ? cuLaunchKernelEx(&config, function, NULL, NULL)
-                                     : cuLaunchCooperativeKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL);
-        CHECK_EQUAL(result, CUDA_SUCCESS);
-        CHECK_EQUAL(pread(file, &recent, sizeof recent, offsetof(struct vg_region, recent_kernel)), 4);
-        CHECK_EQUAL(pread(file, &time, sizeof time, offsetof(struct vg_region, last_kernel_time)), 8);
-        CHECK_EQUAL(recent, 2);
-        CHECK(time > 1600000000);
-    }
+    CHECK_EQUAL(cuFuncSetBlockShape(function, 32, 1, 1), CUDA_SUCCESS);
+    CHECK_EQUAL(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(pwrite(file, &recent, sizeof recent, offsetof(struct vg_region, recent_kernel)), 4);
+    CHECK_EQUAL(pwrite(file, &time, sizeof time, offsetof(struct vg_region, last_kernel_time)), 8);
+    CHECK_EQUAL(launch_by(way, function, stream), CUDA_SUCCESS);
+    CHECK_EQUAL(pread(file, &recent, sizeof recent, offsetof(struct vg_region, recent_kernel)), 4);
+    CHECK_EQUAL(pread(file, &time, sizeof time, offsetof(struct vg_region, last_kernel_time)), 8);
+    CHECK_EQUAL(recent, 2);
+    CHECK(time > 1600000000);
     printf("launched\n");
     fflush(stdout);
     /* Blocked by the monitor: the launch waits until it is let go. */
@@ -293,7 +329,7 @@ static void body_launch(void) {
     CHECK_EQUAL(pwrite(file, &blocked, sizeof blocked, offsetof(struct vg_region, recent_kernel)), 4);
     printf("blocked\n");
     fflush(stdout);
-    CHECK_EQUAL(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL(launch_by(way, function, stream), CUDA_SUCCESS);
     printf("released\n");
 }
 
@@ -559,10 +595,11 @@ static void test_first_thread_ends(void) {
     sandbox_remove(&sandbox);
 }
 
-static void test_launches(void) {
+static void test_launches(size_t way) {
     struct sandbox sandbox = sandbox_make();
-    char output[SANDBOX_OUTPUT];
-    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=100m", NULL};
+    char output[SANDBOX_OUTPUT], way_text[32];
+    snprintf(way_text, sizeof way_text, "VGPU_TEST_WAY=%zu", way);
+    const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=100m", way_text, NULL};
     const char *argv[] = {sandbox_self(), "launch", NULL};
     struct sandbox_process process = sandbox_start(&sandbox, true, environment, argv);
     CHECK(sandbox_await(&process, "blocked\n"));
@@ -570,7 +607,7 @@ static void test_launches(void) {
     int32_t released = 0;
     CHECK_EQUAL(pwrite(file, &released, sizeof released, offsetof(struct vg_region, recent_kernel)), 4);
     close(file);
-    if (!CHECK_EQUAL(sandbox_finish(&process, output), 0))
+    if (!CHECK_EQUAL_THAT(sandbox_finish(&process, output), 0, launch_ways[way]))
         fputs(output, stderr);
     CHECK_THAT(strstr(output, "released") != NULL, output);
     sandbox_remove(&sandbox);
@@ -588,6 +625,7 @@ int main(int argc, char **argv) {
     test_plain_program();
     test_nvml_alone();
     test_first_thread_ends();
-    test_launches();
+    for (size_t way = 0; way < LAUNCH_WAYS; way++)
+        test_launches(way);
     return check_done();
 }

@@ -26,9 +26,15 @@ static const struct row rows[] = {
     {"processes", 108, 3, {SHARE_KERNEL, 1000, .threads = 1, TEN_SECONDS}},
     {"processes of long kernels", 108, 4, {SHARE_KERNEL, 200000, .threads = 1, TEN_SECONDS}},
     {"processes with threads and streams", 108, 2, {SHARE_KERNEL, 2000, .threads = 2, .streams = 3, TEN_SECONDS}},
-    {"cuLaunchKernelEx", 108, 1, {SHARE_EX, 1000, .threads = 1, TEN_SECONDS}},                   /* case CSY-04 */
-    {"cuLaunchCooperativeKernel", 108, 1, {SHARE_COOPERATIVE, 1000, .threads = 1, TEN_SECONDS}}, /* case CSY-04 */
-    {"graphs", 108, 1, {SHARE_GRAPH, 1000, .threads = 1, TEN_SECONDS}},                          /* case CGR-01 */
+    {"cuLaunchKernelEx", 108, 1, {SHARE_EX, 1000, .threads = 1, TEN_SECONDS}},                        /* case CSY-04 */
+    {"cuLaunchCooperativeKernel", 108, 1, {SHARE_COOPERATIVE, 1000, .threads = 1, TEN_SECONDS}},      /* case CSY-04 */
+    {"cuLaunchGrid", 108, 1, {SHARE_GRID, 1000, .threads = 1, TEN_SECONDS}},                          /* case CSY-04 */
+    {"cuLaunchGridAsync", 108, 1, {SHARE_GRID_ASYNC, 1000, .threads = 1, .streams = 2, TEN_SECONDS}}, /* case CSY-04 */
+    {"cuLaunchCooperativeKernelMultiDevice",                                                          /* case CSY-04 */
+     108,
+     1,
+     {SHARE_MULTI_DEVICE, 1000, .threads = 1, .streams = 1, TEN_SECONDS}},
+    {"graphs", 108, 1, {SHARE_GRAPH, 1000, .threads = 1, TEN_SECONDS}}, /* case CGR-01 */
     {"a small card", 20, 1, {SHARE_KERNEL, 1000, .threads = 1, TEN_SECONDS}},
     {"a large card", 200, 1, {SHARE_KERNEL, 1000, .threads = 1, TEN_SECONDS}},
 };

@@ -180,6 +180,7 @@ typedef CUresult (*PFN_cuStreamDestroy_v2000)(CUstream stream);
 typedef CUresult (*PFN_cuStreamDestroy_v4000)(CUstream stream);
 typedef CUresult (*PFN_cuGreenCtxStreamCreate_v12050)(CUstream *stream, CUgreenCtx context, unsigned int flags,
                                                       int priority);
+typedef CUresult (*PFN_cuStreamGetCtx_v9020)(CUstream stream, CUcontext *context);
 typedef CUresult (*PFN_cuStreamGetDevice_v12080)(CUstream stream, CUdevice *device);
 typedef CUresult (*PFN_cuStreamSynchronize_v2000)(CUstream stream);
 typedef CUresult (*PFN_cuStreamQuery_v2000)(CUstream stream);
@@ -212,6 +213,7 @@ typedef CUresult (*PFN_cuModuleUnload_v2000)(CUmodule module);
 typedef CUresult (*PFN_cuModuleGetFunction_v2000)(CUfunction *function, CUmodule module, const char *name);
 typedef CUresult (*PFN_cuFuncGetAttribute_v2020)(int *value, CUfunction_attribute attribute, CUfunction function);
 typedef CUresult (*PFN_cuFuncSetAttribute_v9000)(CUfunction function, CUfunction_attribute attribute, int value);
+typedef CUresult (*PFN_cuFuncSetBlockShape_v2000)(CUfunction function, int x, int y, int z);
 
 typedef CUresult (*PFN_cuLaunchKernel_v4000)(CUfunction function, unsigned int gridDimX, unsigned int gridDimY,
                                              unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
@@ -224,5 +226,10 @@ typedef CUresult (*PFN_cuLaunchCooperativeKernel_v9000)(CUfunction function, uns
                                                         unsigned int blockDimX, unsigned int blockDimY,
                                                         unsigned int blockDimZ, unsigned int sharedMemBytes,
                                                         CUstream stream, void **kernelParams);
+typedef CUresult (*PFN_cuLaunchCooperativeKernelMultiDevice_v9000)(CUDA_LAUNCH_PARAMS *launchParamsList,
+                                                                   unsigned int numDevices, unsigned int flags);
+typedef CUresult (*PFN_cuLaunch_v2000)(CUfunction function);
+typedef CUresult (*PFN_cuLaunchGrid_v2000)(CUfunction function, int grid_width, int grid_height);
+typedef CUresult (*PFN_cuLaunchGridAsync_v2000)(CUfunction function, int grid_width, int grid_height, CUstream stream);
 
 #endif
