@@ -45,7 +45,7 @@ VGI_HOOK CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launc
         return VGI_NO_DRIVER;
     (void)vgi_before_launch();
     /* More parts than devices are refused by the driver. */
-    bool counts = vgi_state() == VGI_ATTACHED && launchParamsList != NULL && numDevices <= VGI_MAX_DEVICES;
+    bool counts = vgi_is_limited() && launchParamsList != NULL && numDevices <= VGI_MAX_DEVICES;
     for (unsigned i = 0; counts && i < numDevices; i++)
         samples[i] = pay_for_part(&launchParamsList[i]);
     CUresult result = VGI_CUDA(cuLaunchCooperativeKernelMultiDevice, launchParamsList, numDevices, flags);

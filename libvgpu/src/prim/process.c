@@ -53,9 +53,14 @@ uint64_t vgi_pid_namespace(void) {
     return stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
 }
 
-/* The outermost pid that this /proc tells of; 0 when it tells only our own, which may not be the host's. */
-static int32_t own_host_pid(void) {
+#define FIRST_PID_NAMESPACE 0xEFFFFFFCull /* its inode on every Linux: PROC_PID_INIT_INO of linux/proc_ns.h */
+
+/* Our own pid in the machine's first namespace; else the outermost that this /proc tells of; 0 when it tells only our
+ * own, which is not the host's. */
+static int32_t own_host_pid(uint64_t pid_namespace) {
     char text[4096];
+    if (pid_namespace == FIRST_PID_NAMESPACE)
+        return vgi_own_pid();
     if (read_file("/proc/self/status", text, sizeof text) <= 0)
         return 0;
     char *line = strstr(text, "\nNSpid:");
@@ -69,7 +74,7 @@ struct vgi_identity vgi_identify_self(void) {
     if (read_stat(self.pid, &stat)) /* else /proc is not mounted */
         self.start_time = stat.start_time;
     self.pid_namespace = vgi_pid_namespace();
-    self.host_pid = own_host_pid();
+    self.host_pid = own_host_pid(self.pid_namespace);
     return self;
 }
 

@@ -136,11 +136,12 @@ static uint64_t served_so_far(void) {
 
 static struct vg_region *region;
 
-static void map_region(void) {
+/* False: a test with a limits page keeps it elsewhere. */
+static bool map_region(void) {
     int file = open(getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"), O_RDWR | O_CLOEXEC);
-    region = mmap(NULL, VG_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (region == MAP_FAILED)
-        need(CUDA_ERROR_UNKNOWN, "the region cannot be mapped");
+    void *mapped = file < 0 ? MAP_FAILED : mmap(NULL, VG_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    region = mapped == MAP_FAILED ? NULL : mapped;
+    return region != NULL;
 }
 
 static uint64_t block_until(uint64_t end_ns) {
@@ -183,11 +184,11 @@ static void sleep_until(uint64_t ns) {
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
 }
 
-/* As the node's agent or monitor would: here the process's pid is the host's too. */
-static void tell_host_pid(void) {
+/* As the node's agent or monitor would: here the process's pid is the host's too. 0: as where nobody knows it. */
+static void tell_host_pid(int32_t host_pid) {
     for (unsigned i = 0; i < vg_slot_count(region); i++)
         if (atomic_load(&region->slots[i].pid) == getpid())
-            atomic_store(&region->slots[i].host_pid, getpid());
+            atomic_store(&region->slots[i].host_pid, host_pid);
 }
 
 static CUfunction find_kernel(CUmodule module, unsigned microseconds) {
@@ -210,10 +211,10 @@ static void run_program(unsigned first_number, bool known_to_nvml, const struct 
     blocks = 2 * (unsigned)processors; /* of 1024 threads: one wave */
     functions[0] = find_kernel(module, program.kernel_us);
     functions[1] = find_kernel(module, program.other_us == 0 ? program.kernel_us : program.other_us);
-    if (known_to_nvml || actions[0].deed != SHARE_NOTHING)
-        map_region(); /* a test with a limits page keeps it elsewhere */
-    if (known_to_nvml)
-        tell_host_pid();
+    if (map_region())
+        tell_host_pid(known_to_nvml ? getpid() : 0);
+    else if (known_to_nvml || actions[0].deed != SHARE_NOTHING)
+        need(CUDA_ERROR_UNKNOWN, "the region cannot be mapped");
     for (unsigned i = 0; i < program.threads; i++) {
         pthread_t thread;
         pthread_create(&thread, NULL, work, (void *)(uintptr_t)(first_number + i));
