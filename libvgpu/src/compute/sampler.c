@@ -72,29 +72,33 @@ static void sample_card(unsigned card, uint64_t now_ns) {
     unsigned count = read_samples(card);
     struct vgi_load load = vgi_load_of(vgi_region, card, samples, count);
     /* What was known stays: no sample is not "idle". */
-    if (load.known && load.complete && vgi_cores_limit(card) < 100)
+    if (load.known && load.complete)
         correct(card, load.busy_percent, now_ns);
 }
 
-static bool is_used(unsigned card) {
+/* Bit by bit, the cards of this process whose compute is limited. */
+static uint32_t limited_cards(void) {
+    uint32_t cards = 0;
     for (int device = 0; device < VGI_MAX_DEVICES && vgi_card_of_device[device] >= 0; device++)
-        if (vgi_card_of_device[device] == (int)card)
-            return true;
-    return false;
+        if (vgi_cores_limit((unsigned)vgi_card_of_device[device]) < 100)
+            cards |= 1u << vgi_card_of_device[device];
+    return cards;
 }
 
 void vgi_sampler_tick(uint64_t now_ns) {
     _Atomic uint64_t *next = &vg_extension_of(vgi_region)->sampler_until_ns;
+    uint32_t cards = limited_cards();
     uint64_t due = atomic_load_explicit(next, memory_order_relaxed);
     /* A moment further ahead than one tick is none that we wrote. Who dies over it is followed by another at the next
      * tick. */
-    if ((now_ns < due && due - now_ns <= TICK_NS) || !atomic_compare_exchange_strong(next, &due, now_ns + TICK_NS))
+    if (cards == 0 || (now_ns < due && due - now_ns <= TICK_NS) ||
+        !atomic_compare_exchange_strong(next, &due, now_ns + TICK_NS))
         return;
     if (!vgi_any_host_pid(vgi_region) || atomic_flag_test_and_set(&samples_taken))
         return;
     if (nvml_is_ready())
         for (unsigned card = 0; card < VG_MAX_CARDS; card++)
-            if (is_used(card))
+            if ((cards >> card & 1) != 0)
                 sample_card(card, now_ns);
     atomic_flag_clear(&samples_taken);
 }

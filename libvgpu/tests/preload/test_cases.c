@@ -183,21 +183,28 @@ static void body_memory_elsewhere(void) {
     }
 }
 
-/* case CUT-02: launches on a device are paid from the share of the card that it is, and of no other. Device 0 is card
- * VGPU_TEST_CARD here. */
+/* case CUT-02: launches on a device are paid from the share of the card that it is, and of no other; and NVML's load of
+ * the process is looked for on that card, by its UUID. VGPU_TEST_DEVICE is card VGPU_TEST_CARD here. */
 static void body_pays_for_its_card(void) {
     CUmodule module = NULL;
     CUfunction function = NULL;
     unsigned card = (unsigned)atoi(getenv("VGPU_TEST_CARD"));
-    use_device(0);
+    use_device(atoi(getenv("VGPU_TEST_DEVICE")));
     CHECK_EQUAL(cuModuleLoadData(&module, "image"), CUDA_SUCCESS);
-    CHECK_EQUAL(cuModuleGetFunction(&function, module, "kernel"), CUDA_SUCCESS);
-    for (int i = 0; i < 20; i++)
-        CHECK_EQUAL(cuLaunchKernel(function, 100, 1, 1, 256, 1, 1, 0, NULL, NULL, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL(cuModuleGetFunction(&function, module, "kernel_1000us"), CUDA_SUCCESS);
     struct sandbox here = own_sandbox();
-    const struct vg_extension *extension = vg_extension_of(sandbox_region(&here));
-    for (unsigned i = 0; i < VG_MAX_CARDS; i++)
+    struct vg_region *region = sandbox_region(&here);
+    const struct vg_extension *extension = vg_extension_of(region);
+    int file = open(here.region, O_RDWR | O_CLOEXEC);
+    pid_t pid = getpid(); /* an agent or monitor tells the host's, which it is here */
+    CHECK_EQUAL(pwrite(file, &pid, sizeof pid, offsetof(struct vg_region, slots[0].host_pid)), sizeof pid);
+    close(file);
+    while (region->slots[0].utilisation[card].sm == 0)
+        CHECK_EQUAL(cuLaunchKernel(function, 100, 1, 1, 256, 1, 1, 0, NULL, NULL, NULL), CUDA_SUCCESS);
+    for (unsigned i = 0; i < VG_MAX_CARDS; i++) {
         CHECK((extension->compute[i].granted_until_ns != 0) == (i == card));
+        CHECK((region->slots[0].utilisation[i].sm != 0) == (i == card));
+    }
 }
 
 /* ---- the tests ---- */
@@ -219,21 +226,40 @@ static void test_body(const char *limit, const char *body) {
     sandbox_remove(&sandbox);
 }
 
+static void describe_four_cards(const struct sandbox *sandbox) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/node.json", sandbox->directory);
+    FILE *file = fopen(path, "w");
+    if (!CHECK(file != NULL))
+        return;
+    fputs("{\"cards\": [", file);
+    for (int i = 0; i < 4; i++)
+        fprintf(file,
+                "%s{\"uuid\": \"GPU-11111111-2222-3333-4444-00000000000%d\", \"name\": \"Simulated\", "
+                "\"memory_mib\": 40960}",
+                i == 0 ? "" : ", ", i);
+    fputs("]}\n", file);
+    fclose(file);
+}
+
 static void test_shares_of_cards(void) {
     static const struct {
-        const char *visible;
-        const char *card;
+        const char *visible, *device, *card;
     } rows[] = {
-        {"CUDA_VISIBLE_DEVICES=0,1", "VGPU_TEST_CARD=0"},
-        {"CUDA_VISIBLE_DEVICES=1,0", "VGPU_TEST_CARD=1"},
-        {"CUDA_VISIBLE_DEVICES=1", "VGPU_TEST_CARD=1"},
-        {"CUDA_VISIBLE_DEVICES=GPU-11111111-2222-3333-4444-000000000001", "VGPU_TEST_CARD=1"},
+        {"CUDA_VISIBLE_DEVICES=0,1", "VGPU_TEST_DEVICE=0", "VGPU_TEST_CARD=0"},
+        {"CUDA_VISIBLE_DEVICES=1,0", "VGPU_TEST_DEVICE=0", "VGPU_TEST_CARD=1"},
+        {"CUDA_VISIBLE_DEVICES=1", "VGPU_TEST_DEVICE=0", "VGPU_TEST_CARD=1"},
+        {"CUDA_VISIBLE_DEVICES=2,3", "VGPU_TEST_DEVICE=0", "VGPU_TEST_CARD=2"},
+        {"CUDA_VISIBLE_DEVICES=2,3", "VGPU_TEST_DEVICE=1", "VGPU_TEST_CARD=3"},
+        {"CUDA_VISIBLE_DEVICES=GPU-11111111-2222-3333-4444-000000000001", "VGPU_TEST_DEVICE=0", "VGPU_TEST_CARD=1"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct sandbox sandbox = sandbox_make();
         char output[SANDBOX_OUTPUT], directory[128];
+        describe_four_cards(&sandbox);
         snprintf(directory, sizeof directory, "VGPU_TEST_DIRECTORY=%s", sandbox.directory);
-        const char *environment[] = {directory, "CUDA_DEVICE_SM_LIMIT=50", rows[i].visible, rows[i].card, NULL};
+        const char *environment[] = {
+            directory, "CUDA_DEVICE_SM_LIMIT=50", rows[i].visible, rows[i].device, rows[i].card, NULL};
         const char *argv[] = {sandbox_self(), "pays-for-its-card", NULL};
         if (!CHECK_EQUAL_THAT(sandbox_run(&sandbox, true, environment, argv, output), 0, rows[i].visible))
             fputs(output, stderr);
