@@ -4,7 +4,9 @@
  * by a jump, not a call, so that RTLD_NEXT and RTLD_DEFAULT still see the caller's object and not us. Nothing is
  * initialised here, no library is loaded: a program without CUDA never notices. */
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "hook_index.h"
 #include "loader.h"
@@ -36,7 +38,24 @@ static void *drivers_own(const struct vgi_hook *row, const char *version) {
     return found;
 }
 
+/* libc's dlsym and dlvsym themselves, which a program may ask for (tools that stand in front of dlsym too do, by
+ * version, which skips us): whoever has them would reach the driver past us. NULL: `found` is neither. */
+static void *ours_for(const void *found) {
+    extern char our_dlsym[] __asm__("dlsym"), our_dlvsym[] __asm__("dlvsym");
+    if (found == NULL)
+        return NULL;
+    return found == (void *)vgi_real_dlsym ? our_dlsym : found == (void *)vgi_real_dlvsym ? our_dlvsym : NULL;
+}
+
+static bool is_loaders(const char *name) {
+    return name[0] == 'd' && (strcmp(name, "dlsym") == 0 || strcmp(name, "dlvsym") == 0);
+}
+
 static struct answer answer(void *handle, const char *name, const char *version) {
+    if (__builtin_expect(is_loaders(name), 0)) {
+        void *ours = ours_for(look_up(handle, name, version));
+        return ours != NULL ? (struct answer){ours, 1} : left_to_libc;
+    }
     const struct vgi_hook *row = vgi_hook_by_name(name);
     if (row == NULL)
         return left_to_libc;

@@ -342,6 +342,28 @@ static void body_next(void) {
     CHECK(find_next("find_next") == NULL); /* its own lies before what comes after it */
 }
 
+/* Whoever asks for dlsym itself, by whatever way, gets one that answers with the hooks. */
+static void body_loaders_own(void) {
+    static const struct {
+        void *handle;
+        const char *version;
+    } ways[] = {{RTLD_DEFAULT, NULL}, {RTLD_NEXT, NULL}, {RTLD_DEFAULT, "GLIBC_2.2.5"}, {RTLD_NEXT, "GLIBC_2.2.5"}};
+    void *libc = dlopen("libc.so.6", RTLD_LAZY), *hook = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    CHECK(hook != NULL && libc != NULL && driver != NULL);
+    CHECK(dlsym(libc, "dlsym") == NULL || dlsym(libc, "dlsym") == dlsym(RTLD_DEFAULT, "dlsym"));
+    CHECK(dlsym(libc, "dlvsym") == NULL || dlsym(libc, "dlvsym") == dlsym(RTLD_DEFAULT, "dlvsym"));
+    CHECK(find_next("dlsym") == dlsym(RTLD_DEFAULT, "dlsym"));
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        void *(*found)(void *, const char *) = NULL;
+        void *pointer =
+            ways[i].version == NULL ? dlsym(ways[i].handle, "dlsym") : dlvsym(ways[i].handle, "dlsym", ways[i].version);
+        memcpy(&found, &pointer, sizeof found);
+        if (found != NULL) /* versions differ between machines */
+            CHECK(found(driver, "cuMemAlloc_v2") == hook && found(NULL, "find_next") != NULL);
+    }
+}
+
 static void run_tool(const char *command) {
     char line[256];
     snprintf(line, sizeof line, "%s/bin/sim-driver %s", VGPU_BINARY_DIR, command);
@@ -429,6 +451,7 @@ static const struct {
     {"raw-clone", body_raw_clone},
     {"first-thread-ends", body_first_thread_ends},
     {"next", body_next},
+    {"loaders-own", body_loaders_own},
     {"closes-everything", body_closes_everything},
     {"free-refused", body_free_refused},
     {"launch", body_launch},
@@ -592,6 +615,7 @@ static void test_first_thread_ends(void) {
     const char *environment[] = {"CUDA_DEVICE_MEMORY_LIMIT=100m", directory, NULL};
     run_one(&sandbox, "first-thread-ends", environment);
     run_one(&sandbox, "next", environment);
+    run_one(&sandbox, "loaders-own", environment);
     sandbox_remove(&sandbox);
 }
 
