@@ -32,12 +32,13 @@ struct share_program {
 /* What the node does to the container's region meanwhile, or to the process that has these actions. */
 enum share_deed {
     SHARE_NOTHING,
-    SHARE_SET_LIMIT,    /* the region's percent */
-    SHARE_SET_SWITCH,   /* the monitor's utilisation switch */
-    SHARE_BLOCK,        /* the monitor's recent_kernel := value */
-    SHARE_KEEP_BLOCKED, /* every 5 seconds from then on, as a monitor does */
-    SHARE_NONSENSE,     /* every word of the card's compute := value */
-    SHARE_KILL          /* SIGKILL to itself */
+    SHARE_SET_LIMIT,     /* the region's percent */
+    SHARE_SET_SWITCH,    /* the monitor's utilisation switch */
+    SHARE_BLOCK,         /* the monitor's recent_kernel := value */
+    SHARE_KEEP_BLOCKED,  /* every 5 seconds from then on, as a monitor does */
+    SHARE_NONSENSE,      /* every word of the card's compute := value */
+    SHARE_KILL,          /* SIGKILL to itself */
+    SHARE_KILL_MEASURING /* the same, which must be while it runs its first kernel alone */
 };
 struct share_action {
     unsigned at_ms;
