@@ -45,6 +45,8 @@ static bool is_the_drivers(int descriptor) {
     return readlink(link, target, sizeof target - 1) > 0 && strstr(target, "books") != NULL;
 }
 
+#define LET_GO 7 /* as true as any; written just before a blocked container is let go */
+
 /* ---- bodies: what the process under test does ---- */
 
 static void body_before_init(void) {
@@ -330,6 +332,7 @@ static void body_launch(void) {
     printf("blocked\n");
     fflush(stdout);
     CHECK_EQUAL(launch_by(way, function, stream), CUDA_SUCCESS);
+    CHECK_EQUAL(map_own_region()->utilisation_switch, LET_GO); /* not a moment earlier */
     printf("released\n");
 }
 
@@ -628,7 +631,8 @@ static void test_launches(size_t way) {
     struct sandbox_process process = sandbox_start(&sandbox, true, environment, argv);
     CHECK(sandbox_await(&process, "blocked\n"));
     int file = open(sandbox.region, O_RDWR | O_CLOEXEC);
-    int32_t released = 0;
+    int32_t released = 0, let_go = LET_GO;
+    CHECK_EQUAL(pwrite(file, &let_go, sizeof let_go, offsetof(struct vg_region, utilisation_switch)), 4);
     CHECK_EQUAL(pwrite(file, &released, sizeof released, offsetof(struct vg_region, recent_kernel)), 4);
     close(file);
     if (!CHECK_EQUAL_THAT(sandbox_finish(&process, output), 0, launch_ways[way]))
