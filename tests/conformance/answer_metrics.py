@@ -30,7 +30,7 @@ def answer(row: dict[str, Any]) -> dict[str, Any]:
         for container in row["containers"]:
             lay_out(Path(root) / container["dir"], container["files"], row["vectors_root"])
         folders = RegionFiles(Path(root)).scan()
-    sample = take_sample(node=node, at_seconds=NOW_SECONDS, pods=pods, folders=folders, host=_host(row), owners={})
+    sample = take_sample(node=node, at_seconds=NOW_SECONDS, pods=pods, folders=folders, host=_host(row), traces={})
     found = families(
         (spec, labels, value)
         for spec, labels, value in hami_series(sample, version="", legacy=row["legacy_metrics"])
