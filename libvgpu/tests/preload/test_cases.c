@@ -7,26 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "check.h"
-#include "reach.h"
-#include "sandbox.h"
+#include "bodies.h"
 #include "vgpu/abi/nvml_fn.h"
 #include "vgpu/shm_layout.h"
-
-#define MIB (1024ull * 1024ull)
-
-static void use_device(int device) {
-    CUcontext context = NULL;
-    CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
-    CHECK_EQUAL(cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
-    CHECK_EQUAL(cuCtxSetCurrent(context), CUDA_SUCCESS);
-}
-
-static uint64_t seen_free(void) {
-    size_t free_bytes = 0, total = 0;
-    CHECK_EQUAL(cuMemGetInfo_v2(&free_bytes, &total), CUDA_SUCCESS);
-    return free_bytes;
-}
 
 static struct sandbox own_sandbox(void) {
     struct sandbox here = {.directory = ""};
@@ -209,8 +192,8 @@ static void body_pays_for_its_card(void) {
 
 /* ---- the tests ---- */
 
-static int run_body(const struct sandbox *sandbox, bool with_vgpu, const char *limit, const char *body,
-                    char output[SANDBOX_OUTPUT]) {
+static int run_child(const struct sandbox *sandbox, bool with_vgpu, const char *limit, const char *body,
+                     char output[SANDBOX_OUTPUT]) {
     char directory[128];
     snprintf(directory, sizeof directory, "VGPU_TEST_DIRECTORY=%s", sandbox->directory);
     const char *environment[] = {directory, limit, NULL};
@@ -220,7 +203,7 @@ static int run_body(const struct sandbox *sandbox, bool with_vgpu, const char *l
 static void test_body(const char *limit, const char *body) {
     struct sandbox sandbox = sandbox_make();
     char output[SANDBOX_OUTPUT];
-    if (!CHECK_EQUAL_THAT(run_body(&sandbox, true, limit, body, output), 0, body))
+    if (!CHECK_EQUAL_THAT(run_child(&sandbox, true, limit, body, output), 0, body))
         fputs(output, stderr);
     CHECK_THAT(strstr(output, "[libvgpu") == NULL, output);
     sandbox_remove(&sandbox);
@@ -290,7 +273,7 @@ static void test_after_another(bool is_killed) {
     CHECK(sandbox_await(&first, "allocated"));
     kill(first.pid, is_killed ? SIGKILL : SIGTERM);
     CHECK_EQUAL(sandbox_finish(&first, output), is_killed ? -SIGKILL : 0);
-    if (!CHECK_EQUAL(run_body(&sandbox, true, environment[0], "comes-later", output), 0))
+    if (!CHECK_EQUAL(run_child(&sandbox, true, environment[0], "comes-later", output), 0))
         fputs(output, stderr);
     sandbox_remove(&sandbox);
 }
@@ -306,10 +289,7 @@ static void test_no_lock_of_the_node(void) {
     close(file);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} bodies[] = {
+static const struct body bodies[] = {
     {"more-used-than-allowed", body_more_used_than_allowed},
     {"outputs-left-out", body_outputs_left_out},
     {"pointers-of-others", body_pointers_of_others},
@@ -320,15 +300,6 @@ static const struct {
     {"pays-for-its-card", body_pays_for_its_card},
 };
 
-static int be_child(const char *name) {
-    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++)
-        if (strcmp(bodies[i].name, name) == 0) {
-            bodies[i].run();
-            return check_done();
-        }
-    return 99;
-}
-
 static const char *const visible[] = {"CUDA_VISIBLE_DEVICES=",    "CUDA_VISIBLE_DEVICES=-1",
                                       "CUDA_VISIBLE_DEVICES=1",   "CUDA_VISIBLE_DEVICES=0,0",
                                       "CUDA_VISIBLE_DEVICES=7",   "CUDA_VISIBLE_DEVICES=0,1,2",
@@ -337,7 +308,7 @@ static const char *const visible[] = {"CUDA_VISIBLE_DEVICES=",    "CUDA_VISIBLE_
 
 int main(int argc, char **argv) {
     if (argc == 2)
-        return be_child(argv[1]);
+        return RUN_BODY(bodies, argv[1]);
     test_body("CUDA_DEVICE_MEMORY_LIMIT=200m", "more-used-than-allowed");
     test_codes_are_the_drivers("outputs-left-out", "CUDA_VISIBLE_DEVICES=0,1");
     for (size_t i = 0; i < sizeof visible / sizeof visible[0]; i++)

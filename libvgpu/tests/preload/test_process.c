@@ -9,28 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "check.h"
-#include "reach.h"
-#include "sandbox.h"
+#include "bodies.h"
 #include "vgpu/abi/nvml_fn.h"
 #include "vgpu/shm_layout.h"
 
-#define MIB (1024ull * 1024ull)
 #define CARD_0 "GPU-11111111-2222-3333-4444-000000000000"
 #define CARD_1 "GPU-11111111-2222-3333-4444-000000000001"
-
-static void use_device(int device) {
-    CUcontext context = NULL;
-    CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
-    CHECK_EQUAL(cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
-    CHECK_EQUAL(cuCtxSetCurrent(context), CUDA_SUCCESS);
-}
-
-static uint64_t seen_free(void) {
-    size_t free_bytes = 0, total = 0;
-    CHECK_EQUAL(cuMemGetInfo_v2(&free_bytes, &total), CUDA_SUCCESS);
-    return free_bytes;
-}
 
 static struct vg_region *map_own_region(void) {
     struct sandbox here = {.directory = ""};
@@ -438,10 +422,7 @@ static void body_nvml(void) {
     CHECK_EQUAL(info_v2(device, &v2), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} bodies[] = {
+static const struct body bodies[] = {
     {"before-init", body_before_init},
     {"bad-arguments", body_bad_arguments},
     {"driver-fails", body_driver_fails},
@@ -461,15 +442,6 @@ static const struct {
     {"plain", body_plain},
     {"nvml", body_nvml},
 };
-
-static int run_body(const char *name) {
-    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++)
-        if (strcmp(bodies[i].name, name) == 0) {
-            bodies[i].run();
-            return check_done();
-        }
-    return 99;
-}
 
 /* ---- the tests ---- */
 
@@ -643,7 +615,7 @@ static void test_launches(size_t way) {
 
 int main(int argc, char **argv) {
     if (argc == 2)
-        return run_body(argv[1]);
+        return RUN_BODY(bodies, argv[1]);
     test_bodies();
     test_ordinals();
     test_bad_limits();
