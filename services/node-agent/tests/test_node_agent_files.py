@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hami_node_agent import metrics_page
 from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile, HostFolder, LibraryMissingError
 from hami_node_agent.core.grant import HostLayout
 from hami_node_agent.core.handed_out import HandedOut, HandedPod
@@ -164,7 +163,3 @@ def test_mig_needs_late_binding(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert "hands out no MIG instances; set late-binding" in done.stderr
-
-
-def test_the_page_of_metrics_is_up_to_date() -> None:
-    assert metrics_page.PAGE.read_text() == metrics_page.render(), "run python -m hami_node_agent.metrics_page"

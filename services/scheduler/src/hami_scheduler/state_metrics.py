@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from hami_model import cards, kube
+from hami_model.metric_spec import MetricSpec, Names
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from hami_scheduler.core import holdings
 from hami_scheduler.core.ledger import Ledger
-from hami_scheduler.metrics import MetricSpec
 
 _MIB: Final = 1 << 20
 _CARD: Final = ("node", "card", "vendor", "model")
@@ -19,15 +19,21 @@ _NAMESPACE: Final = ("namespace", "vendor")
 _ZONE: Final = "vGPU"
 
 
-def _gauge(name: str, text: str, *labels: str) -> MetricSpec:
-    return MetricSpec(name=name, kind="gauge", help=text, labels=labels)
+def _gauge(name: str, text: str, *labels: str, names: Names = "ours") -> MetricSpec:
+    return MetricSpec(name=name, help=text, labels=labels, names=names)
+
+
+def _hami(name: str, text: str, *labels: str) -> MetricSpec:
+    return _gauge(name, text, *labels, names="hami")
 
 
 NODES: Final = _gauge("hami_scheduler_nodes", "Nodes that have registered cards.")
 BOUND_PODS: Final = _gauge("hami_scheduler_bound_pods", "Bound pods in the book.")
 RESERVATIONS: Final = _gauge("hami_scheduler_reservations", "Reservations that wait for their bind.")
 REJECTED_PODS: Final = _gauge("hami_scheduler_rejected_pods", "Pods that the last filter call found no node for.")
-CARD_HEALTHY: Final = _gauge("hami_scheduler_card_healthy", "1 while the card takes new pods, health apart.", *_CARD)
+CARD_HEALTHY: Final = _gauge(
+    "hami_scheduler_card_healthy", "1 while the card is healthy, not cordoned, and its entry can be read.", *_CARD
+)
 CARD_MEMORY: Final = _gauge("hami_scheduler_card_memory_bytes", "Memory that the card offers.", *_CARD)
 CARD_MEMORY_USED: Final = _gauge(
     "hami_scheduler_card_memory_allocated_bytes", "Memory of the card that is promised.", *_CARD
@@ -44,10 +50,10 @@ QUOTA_MEMORY_USED: Final = _gauge(
     "hami_scheduler_quota_memory_used_bytes", "Memory that the namespace's live pods hold.", *_NAMESPACE
 )
 QUOTA_CORES: Final = _gauge(
-    "hami_scheduler_quota_cores_limit_ratio", "Least limit of cores, in whole cards.", *_NAMESPACE
+    "hami_scheduler_quota_cores_limit_cards", "Least limit of cores, in whole cards.", *_NAMESPACE
 )
 QUOTA_CORES_USED: Final = _gauge(
-    "hami_scheduler_quota_cores_used_ratio", "Cores that the namespace's live pods hold, in whole cards.", *_NAMESPACE
+    "hami_scheduler_quota_cores_used_cards", "Cores that the namespace's live pods hold, in whole cards.", *_NAMESPACE
 )
 
 READ: Final = (
@@ -71,12 +77,12 @@ _HAMI_CARD: Final = ("zone", "node", "device_uuid", "device_index", "device_type
 _HAMI_CARD_CORES: Final = ("zone", "node", "device_uuid", "device_index", "device_cores", "device_type")
 _HAMI_POD: Final = ("zone", "namespace", "node", "pod", "container_index", "device_uuid")
 _HAMI_QUOTA: Final = ("zone", "namespace", "quota_name")
-HAMI_MEMORY_LIMIT: Final = _gauge("hami_gpu_memory_limit_bytes", "As HAMi: memory of the card.", *_HAMI_CARD)
-HAMI_CORE_LIMIT: Final = _gauge("hami_gpu_core_limit_ratio", "As HAMi: cores of the card, percent.", *_HAMI_CARD)
-HAMI_MEMORY: Final = _gauge("hami_gpu_memory_allocated_bytes", "As HAMi: memory promised.", *_HAMI_CARD_CORES)
-HAMI_SHARED: Final = _gauge("hami_gpu_shared_count", "As HAMi: slots taken.", *_HAMI_CARD)
-HAMI_CORES: Final = _gauge("hami_gpu_core_allocated_ratio", "As HAMi: cores promised, percent.", *_HAMI_CARD)
-HAMI_OVERVIEW: Final = _gauge(
+HAMI_MEMORY_LIMIT: Final = _hami("hami_gpu_memory_limit_bytes", "As HAMi: memory of the card.", *_HAMI_CARD)
+HAMI_CORE_LIMIT: Final = _hami("hami_gpu_core_limit_ratio", "As HAMi: cores of the card, percent.", *_HAMI_CARD)
+HAMI_MEMORY: Final = _hami("hami_gpu_memory_allocated_bytes", "As HAMi: memory promised.", *_HAMI_CARD_CORES)
+HAMI_SHARED: Final = _hami("hami_gpu_shared_count", "As HAMi: slots taken.", *_HAMI_CARD)
+HAMI_CORES: Final = _hami("hami_gpu_core_allocated_ratio", "As HAMi: cores promised, percent.", *_HAMI_CARD)
+HAMI_OVERVIEW: Final = _hami(
     "hami_node_gpu_overview",
     "As HAMi: memory promised; the label device_memory_limit is MiB.",
     "zone",
@@ -87,13 +93,13 @@ HAMI_OVERVIEW: Final = _gauge(
     "device_memory_limit",
     "device_type",
 )
-HAMI_MEMORY_RATIO: Final = _gauge(
+HAMI_MEMORY_RATIO: Final = _hami(
     "hami_node_gpu_memory_allocated_ratio", "As HAMi: part of the memory promised, 0 to 1.", *_HAMI_CARD
 )
-HAMI_QUOTA_USED: Final = _gauge("hami_resource_quota_used", "As HAMi: used, in units.", *_HAMI_QUOTA, "limit")
-HAMI_QUOTA_LIMIT: Final = _gauge("hami_resource_quota_limit", "As HAMi: limit, in units.", *_HAMI_QUOTA)
-HAMI_POD_MEMORY: Final = _gauge("hami_vgpu_memory_allocated_bytes", "As HAMi: memory of a container.", *_HAMI_POD)
-HAMI_POD_CORES: Final = _gauge("hami_vgpu_core_allocated_ratio", "As HAMi: cores of a container, percent.", *_HAMI_POD)
+HAMI_QUOTA_USED: Final = _hami("hami_resource_quota_used", "As HAMi: used, in units.", *_HAMI_QUOTA, "limit")
+HAMI_QUOTA_LIMIT: Final = _hami("hami_resource_quota_limit", "As HAMi: limit, in units.", *_HAMI_QUOTA)
+HAMI_POD_MEMORY: Final = _hami("hami_vgpu_memory_allocated_bytes", "As HAMi: memory of a container.", *_HAMI_POD)
+HAMI_POD_CORES: Final = _hami("hami_vgpu_core_allocated_ratio", "As HAMi: cores of a container, percent.", *_HAMI_POD)
 
 HAMI_READ: Final = (
     HAMI_MEMORY_LIMIT,

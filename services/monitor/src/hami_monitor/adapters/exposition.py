@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from hami_model.metric_spec import MetricSpec
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from hami_monitor.core.catalogue import MetricSpec
 from hami_monitor.core.hami_series import hami_series
 from hami_monitor.core.sample import Sample
 from hami_monitor.core.series import Series, own_series

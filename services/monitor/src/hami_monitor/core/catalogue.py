@@ -1,24 +1,10 @@
-"""Every metric of the monitor, declared once: the exposition, `docs/metrics-monitor.md` and tests read this list."""
+"""Every metric of the monitor, declared once: the exposition, `docs/metrics.md` and tests read this list."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
-import msgspec
-
-Names = Literal["ours", "hami", "hami-legacy"]
-
-
-class MetricSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"] = "gauge"
-    help: str
-    labels: tuple[str, ...] = ()
-    names: Names = "ours"
-    """Under which setting it is served."""
-
+from hami_model.metric_spec import MetricSpec
 
 SLICE: Final = ("node", "namespace", "pod", "container", "card")
 CARD: Final = ("node", "card", "index")

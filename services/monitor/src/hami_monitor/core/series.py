@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hami_model.metric_spec import MetricSpec
+
 from hami_monitor.core import catalogue
-from hami_monitor.core.catalogue import MetricSpec
 from hami_monitor.core.sample import CardUse, Sample, SliceUse
 
 Series = tuple[MetricSpec, tuple[str, ...], float]
