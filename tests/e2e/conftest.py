@@ -66,6 +66,7 @@ async def world(cluster: LocalCluster) -> AsyncIterator[World]:
     await cluster.control_plane.create_namespace(namespace)
     async with cluster.client() as kube:
         found = World(cluster, kube, namespace)
+        await found.until_all_ready()  # the test before may have ended one of them
         yield found
         for service in cluster.specs:
             await cluster.start_service(service)

@@ -27,6 +27,8 @@ LOCK = "hami.io/mutex.lock"
 HOST_LABEL = "kubernetes.io/hostname"
 BIN = Path(sys.executable).parent
 POLL_SECONDS = 0.1
+READY_SECONDS = 120
+"""A laptop that also compiles is slow."""
 
 
 def container(command: tuple[str, ...], name: str = "main", env: dict[str, str] | None = None, **limits: int) -> Json:
@@ -120,6 +122,22 @@ class World:
 
     async def status(self) -> ClusterStatus:
         return await observe(self.cluster)
+
+    async def until_all_ready(self) -> None:
+        """Returns when every service answers so; says which does not when time is over."""
+        wanting: list[str] = []
+
+        async def look() -> None:
+            while not (found := await self.status()).running:
+                wanting[:] = [
+                    f"{one.name} {one.state}: {one.problem}" for one in found.services if one.state != "ready"
+                ]
+                await asyncio.sleep(POLL_SECONDS)
+
+        try:
+            await asyncio.wait_for(look(), READY_SECONDS)
+        except TimeoutError as error:
+            raise AssertionError("; ".join(wanting)) from error
 
     async def pod_status(self, name: str) -> PodStatus:
         (found,) = [pod for pod in (await self.status()).pods if (pod.namespace, pod.name) == (self.namespace, name)]
