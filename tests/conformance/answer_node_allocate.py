@@ -9,19 +9,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from answer_node_register import inventory_of, node_options_of, settings_of
+from answer_node_register import card_facts, inventory_of, node_options_of, settings_of
 from hami_chassis.errors import Permanent, Transient
 from hami_chassis.kube.errors import NotFound
 from hami_chassis.log import LogSettings, configure_logging
 from hami_model import keys, kube
 from hami_node_agent.adapters.late_binding import HandoverPlan, RefusedForGoodError
 from hami_node_agent.adapters.lock_handoff import LockHandoff
+from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.core.grant import HostLayout, HostState, LimitPolicy
 from hami_node_agent.core.handed_out import HandedOut
 from hami_node_agent.core.inventory import Inventory
 from hami_node_agent.metrics import NodeAgentMetrics
 from hami_sim.manual_clock import ManualClock
 from kubelet_api import deviceplugin_v1beta1_pb2 as pb
+from mig_driver import VectorMigDriver
 from prometheus_client import CollectorRegistry
 from vectors import Row
 
@@ -122,6 +124,25 @@ class LaterWrites(Silence):
         pass
 
 
+class Pods:
+    """A PodLedger of the vector's pods."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def cached(self, uid: str) -> kube.Pod | None:
+        return next((pod for pod in self.all_cached() if pod.uid == uid), None)
+
+    def all_cached(self) -> Iterable[kube.Pod]:
+        return [msgspec.convert(pod, kube.Pod) for pod in self._api.pods.values()]
+
+    async def read(self, uid: str) -> tuple[kube.Pod | None, None]:
+        return self.cached(uid), None
+
+    async def read_all(self) -> Sequence[kube.Pod]:
+        return list(self.all_cached())
+
+
 class Cards(msgspec.Struct, frozen=True):
     inventory: Inventory
 
@@ -138,7 +159,7 @@ async def _answer(row: Row) -> dict[str, Any]:
     settings, options = settings_of(row), node_options_of(row)
     layout = HostLayout(hook_path=row["config"]["env"]["HOOK_PATH"])
     api = Api(row)
-    clock = ManualClock()
+    clock, book = ManualClock(), HandedOut()
     handoff = LockHandoff(
         HandoverPlan(
             node_name=api.node_name,
@@ -150,7 +171,7 @@ async def _answer(row: Row) -> dict[str, Any]:
             ),
         ),
         settings,
-        HandedOut(),
+        book,
         api=api,
         files=Files(row, layout),
         own=Silence(),
@@ -160,6 +181,7 @@ async def _answer(row: Row) -> dict[str, Any]:
         clock=clock,
         new_region_name=lambda: REGION,
         pre_start=None,
+        mig=MigInstances(VectorMigDriver(card_facts(row)), book, ledger=Pods(api)),
     )
     asked = asyncio.ensure_future(_ask(handoff, row))
     while not asked.done():

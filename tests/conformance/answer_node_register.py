@@ -43,7 +43,11 @@ def inventory_of(row: Row) -> Inventory:
     unhealthy = frozenset(
         CardId(device["uuid"]) for device in row["devices"] if device.get("health", "Healthy").lower() != "healthy"
     )
-    return take_inventory([_facts(device) for device in row["devices"]], node_options_of(row), unhealthy)
+    return take_inventory(card_facts(row), node_options_of(row), unhealthy)
+
+
+def card_facts(row: Row) -> list[CardFacts]:
+    return [_facts(device) for device in row["devices"]]
 
 
 def _facts(device: Row) -> CardFacts:

@@ -14,7 +14,7 @@ from typing import Any
 from decisions_families import FAMILY_DEFERRALS, FAMILY_SUSPICIONS, family_deferral, family_suspicion, is_unnamable
 from decisions_mig import MIG_SUSPICIONS, mig_suspicion
 from decisions_monitor import MONITOR_DEFERRALS, MONITOR_SUSPICIONS, monitor_deferral, monitor_suspicion
-from decisions_node import NODE_SUSPICIONS, is_mig_mode, node_suspicion
+from decisions_node import NODE_SUSPICIONS, node_suspicion
 from hami_model import quantity
 from vectors import Row
 
@@ -39,7 +39,7 @@ SUSPICIONS = (
 """Every kind of our own decisions, as documented."""
 DEFERRALS = (
     *FAMILY_DEFERRALS,
-    "MIG",
+    "static MIG",
     "another device list strategy",
     "IMEX channels",
     "GDS, GDRCopy and MOFED devices",
@@ -66,7 +66,7 @@ def _node_deferral(row: Row) -> str | None:
     config = row["config"]
     asked = " ".join([*config["flags"], *(f"{key}={value}" for key, value in config["env"].items())]).lower()
     kinds = {
-        "MIG": _hands_out_mig(row),
+        "static MIG": _hands_out_static_mig(row),
         "another device list strategy": any(
             word in asked
             for word in ("device-list-strategy", "device_list_strategy", "device-id-strategy", "pass-device-specs")
@@ -78,10 +78,9 @@ def _node_deferral(row: Row) -> str | None:
     return next((kind for kind, holds in kinds.items() if holds), None)
 
 
-def _hands_out_mig(row: Row) -> bool:
-    """Also static MIG, whose devices the vectors add after discovery, and what shares them in time."""
-    mode = is_mig_mode(row) and row["op"] != "register"
-    return mode or bool(row.get("rm_extra_devices")) or "sharing" in row["config"]["device_config"]
+def _hands_out_static_mig(row: Row) -> bool:
+    """The vectors add its devices after discovery; and what shares them in time."""
+    return bool(row.get("rm_extra_devices")) or "sharing" in row["config"]["device_config"]
 
 
 # ---- suspicion ------------------------------------------------------------------------------------------------------

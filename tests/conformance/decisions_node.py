@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from vectors import Row
@@ -19,6 +20,7 @@ NODE_SUSPICIONS = (
     "mig-few-ids",
     "mig-other-memory",
     "mig-mode-off",
+    "mig-neighbour",
     "unreadable-links",
 )
 
@@ -44,8 +46,11 @@ def node_suspicion(row: Row) -> str | None:
         "no-node-file": registers and config["node_config_json"] is None,
         "mig-card-left-out": registers and is_mig_mode(row) and any(not _mig_names(row, card) for card in devices),
         "mig-few-ids": registers and is_mig_mode(row) and any(_has_few_ids(row, card) for card in devices),
-        "mig-mode-off": registers and is_mig_mode(row) and any(card.get("mig_mode") == "disabled" for card in devices),
-        "mig-other-memory": registers and any(_is_other(*pair) for card in devices for pair in _mig_names(row, card)),
+        "mig-mode-off": is_mig_mode(row) and any(card.get("mig_mode") == "disabled" for card in devices),
+        "mig-neighbour": allocates and is_mig_mode(row) and any(_is_malformed(pod) for pod in row["pods"][1:]),
+        "mig-other-memory": any(
+            _is_other(*pair) for card in devices for pair in (_mig_names if registers else _reserved)(row, card)
+        ),
     }
     return next((kind for kind, holds in kinds.items() if holds), None)
 
@@ -60,6 +65,27 @@ def _mig_names(row: Row, card: dict[str, Any]) -> list[tuple[str, dict[str, Any]
     names = next((one["profiles"] for one in allowances if any(model in card["name"] for model in one["models"])), [])
     slices = {str(profile["slice_count"]): profile for profile in card.get("gi_profiles", [])}
     return [(name, slices[name.partition("g.")[0]]) for name in names if name.partition("g.")[0] in slices]
+
+
+def _reserved(row: Row, card: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Names of reserved profiles with the card's profile of as many slices."""
+    slices = {str(profile["slice_count"]): profile for profile in card.get("gi_profiles", [])}
+    names = [one["profile"] for pod in row.get("pods", []) for one in _reservations(pod) or () if "profile" in one]
+    return [(name, slices[name.partition("g.")[0]]) for name in names if name.partition("g.")[0] in slices]
+
+
+def _is_malformed(pod: dict[str, Any]) -> bool:
+    return _reservations(pod) is None
+
+
+def _reservations(pod: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """None where they cannot be read."""
+    text = (pod["metadata"].get("annotations") or {}).get("hami.io/vgpu-mig-allocations") or "[]"
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, list) else None
 
 
 def _has_few_ids(row: Row, card: dict[str, Any]) -> bool:

@@ -329,3 +329,31 @@ def test_mig_other_memory_is_another_profile(register: ModuleType) -> None:
     text = register.answer(mig_row("1g.10gb", "1g.20gb", "1g.10gb+me"))["register_annotation"]
 
     assert [profile["name"] for found in json.loads(text) for profile in found["migProfiles"]] == ["1g.10gb"]
+
+
+def mig_pod(name: str, reserved: str, **more: Any) -> Json:
+    made = pod(name, slots=f"{CARDS[0]},NVIDIA,9728,14:;", containers=[{"name": "c0"}], **more)
+    made["metadata"]["annotations"]["hami.io/vgpu-mig-allocations"] = reserved
+    return made
+
+
+def reservation(profile: str = "1g.10gb") -> str:
+    return json.dumps([{"containerIndex": 0, "deviceIndex": 0, "gpuUUID": CARDS[0], "profile": profile,
+                        "placement": {"start": 0, "size": 1}}])  # fmt: skip
+
+
+def test_mig_neighbour_s_unreadable_annotation_costs_nothing(allocate: ModuleType) -> None:
+    asked = {**mig_row("1g.10gb"), "op": "allocate"}
+    asked["pods"] = [mig_pod("p1", reservation()), mig_pod("zz", "[{", phase="Running")]
+
+    assert environment(allocate.answer(asked)) == {VISIBLE: "MIG-00000001-0000-4000-8000-000000000001"}
+
+
+def test_mig_other_memory_is_not_made_either(allocate: ModuleType) -> None:
+    asked = {**mig_row("1g.10gb"), "op": "allocate", "pods": [mig_pod("p1", reservation("1g.10gb+me"))]}
+
+    found = allocate.answer(asked)
+
+    assert "has no MIG profile" in found["error"]
+    assert found["pod_annotations_after"]["default/p1"][PHASE] == "failed"
+    assert found["lock_after"] is None

@@ -145,21 +145,3 @@ def test_wrong_use_is_refused_in_one_line(tmp_path: Path, words: list[str], reas
     assert done.returncode == 2
     assert reason in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_mig_needs_late_binding(tmp_path: Path) -> None:
-    overrides = tmp_path / "config.json"
-    overrides.write_text('{"nodeconfig": [{"name": "n1", "operatingmode": "mig"}]}')
-
-    done = command(
-        "serve",
-        "--set",
-        "handoff.mode=lock",
-        "--set",
-        f"node.overrides_file={overrides}",
-        tmp_path=tmp_path,
-        HAMI_NODE_NAME="n1",
-    )
-
-    assert done.returncode == 2
-    assert "hands out no MIG instances; set late-binding" in done.stderr

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from node_agent_world import NODE, SIM_DRIVER_TOOL, World, card_id, container, new_world, until
+from node_agent_world import LOCK_KEY, NODE, PHASE_KEY, SIM_DRIVER_TOOL, World, card_id, container, new_world, until
 
 MIG_KEY = "hami.io/vgpu-mig-allocations"
 
@@ -99,3 +99,24 @@ async def test_running_pods_keep_their_instances_and_gone_ones_do_not(world: Wor
         assert instances(world) == [(6, 1, 1), (0, 4, 2)]
         world.fake.remove("pods", "beside", "default")
         await until(lambda: instances(world) == [(6, 1, 1)], "the instance of the deleted pod to go")
+
+
+async def test_under_the_node_lock_allocate_makes_the_instance(world: World) -> None:
+    world.configuration["handoff"] = {"mode": "lock"}
+    world.start_agent()
+    async with world.kubelet(allocatable=10):
+        world.lock_node("p1")
+        bind(world, "p1", "1g.5gb", (6, 1))
+        await world.runs("p1")
+        environment = await world.environment("p1")
+        await until(lambda: world.annotation("p1", PHASE_KEY) == "success", "the phase")
+        assert environment["NVIDIA_VISIBLE_DEVICES"] == reservation(world, "p1")["migUUID"]
+        assert instances(world) == [(6, 1, 1)]
+        await until(lambda: not world.annotation_of_node(LOCK_KEY), "the lock to go")
+
+        world.lock_node("foreign")
+        bind(world, "foreign", "1g.5gb", (6, 1))
+        await until(lambda: world.annotation("foreign", PHASE_KEY) == "failed", "the refusal")
+        await until(lambda: not world.annotation_of_node(LOCK_KEY), "the lock to go")
+        world.fake.remove("pods", "p1", "default")
+        await until(lambda: instances(world) == [], "the instance of the deleted pod to go")

@@ -30,6 +30,7 @@ class Driver:
         self.in_use: set[int] = set()
         self.breaks_after_creating = False
         self.refuses = False
+        self.breaks_after_half = False
 
     async def kind_of(self, card_id: str, profile: str) -> int:  # noqa: ARG002
         return KINDS[profile]
@@ -57,6 +58,9 @@ class Driver:
     async def destroy(self, card_id: str, instance: LiveInstance) -> None:  # noqa: ARG002
         if instance.gpu_instance in self.in_use:
             raise Transient("in use")
+        if self.breaks_after_half:
+            self.live[self.live.index(instance)] = msgspec.structs.replace(instance, made=None)
+            raise Transient("the driver broke")
         self.live.remove(instance)
         self.destroyed.append(instance)
 
@@ -82,19 +86,22 @@ class World:
         self.book = decode(self.saved)
         self.mig = MigInstances(self.driver, self.book, ledger=self)  # type: ignore[arg-type]
 
-    def reserve(self, uid: str, profile: str, placement: MigPlacement, phase: str = "Running") -> None:
+    def reserve(
+        self, uid: str, profile: str, placement: MigPlacement, phase: str = "Running", container: str = "main"
+    ) -> None:
         metadata = {"name": uid, "namespace": "ns", "uid": uid}
         self.pods[uid] = msgspec.convert({"metadata": metadata, "spec": {}, "status": {"phase": phase}}, kube.Pod)
         piece = HandedSlice(card_id=CARD, memory_mib=1, cores_percent=1, profile=profile, placement=placement)
         self.book.add_container(
             uid,
             HandedPod(namespace="ns", name=uid, allocation_id=uid),
-            "main",
+            container,
             HandedContainer(slices=(piece,), region_name="", position=0),
         )
 
-    async def make(self, uid: str) -> str:
-        (piece,) = (await self.mig.make(uid, "main", self.save)).slices
+    async def make(self, uid: str, container: str = "main", *, one_after_the_other: bool = True) -> str:
+        made = await self.mig.make(uid, container, self.save, one_after_the_other=one_after_the_other)
+        (piece,) = made.slices
         assert piece.instance is not None
         return piece.instance.uuid
 
@@ -223,3 +230,73 @@ async def test_an_instance_that_is_gone_is_made_anew(world: World) -> None:
     world.driver.live.clear()  # the machine was started anew
 
     assert await world.make("u") != first
+
+
+async def test_an_app_container_may_lie_where_an_init_container_lay(world: World) -> None:
+    world.reserve("u", "1g.5gb", ONE, container="fetch")
+    world.reserve("u", "3g.20gb", THREE)
+    await world.make("u", "fetch")
+
+    await world.make("u")
+
+    assert [found.placement for found in world.driver.live] == [THREE]
+
+
+async def test_containers_of_a_pod_share_an_instance_of_one_place_and_kind(world: World) -> None:
+    world.reserve("u", "1g.5gb", ONE, container="fetch")
+    world.reserve("u", "1g.5gb", ONE)
+    first = await world.make("u", "fetch", one_after_the_other=False)
+
+    assert await world.make("u", one_after_the_other=False) == first
+    await world.mig.release("u", world.save)
+
+    assert (world.driver.made, world.driver.live) == (1, [])
+
+
+async def test_containers_that_are_asked_for_at_once_cannot_have_one_place_in_turn(world: World) -> None:
+    world.reserve("u", "1g.5gb", ONE, container="fetch")
+    world.reserve("u", "3g.20gb", THREE)
+    await world.make("u", "fetch", one_after_the_other=False)
+
+    with pytest.raises(Transient, match="is that of pod ns/u"):
+        await world.make("u", one_after_the_other=False)
+
+    assert [found.placement for found in world.driver.live] == [ONE]
+
+
+async def test_half_of_a_destroyed_instance_is_still_ours(world: World) -> None:
+    world.reserve("gone", "1g.5gb", ONE)
+    await world.make("gone")
+    world.driver.breaks_after_half = True
+    with pytest.raises(Transient, match="broke"):
+        await world.mig.release("gone", world.save)
+    assert [found.made for found in world.driver.live] == [None]
+    world.driver.breaks_after_half = False
+    world.restart()
+
+    await world.mig.release("gone", world.save)
+
+    assert world.driver.live == []
+
+
+async def test_nothing_is_done_on_a_card_that_is_filtered_out(world: World) -> None:
+    world.reserve("gone", "1g.5gb", ONE)
+    await world.make("gone")
+    world.mig = MigInstances(world.driver, world.book, ledger=world, is_hidden=lambda card: card == CARD)  # type: ignore[arg-type]
+
+    await world.mig.release("gone", world.save)
+
+    assert (world.driver.destroyed, [found.placement for found in world.driver.live]) == ([], [ONE])
+
+
+async def test_one_instance_in_use_does_not_keep_the_pod_s_others(world: World) -> None:
+    world.reserve("gone", "1g.5gb", ONE, container="a")
+    world.reserve("gone", "3g.20gb", MigPlacement(start=0, size=4), container="b")
+    await world.make("gone", "a")
+    await world.make("gone", "b")
+    world.driver.in_use = {1}
+
+    with pytest.raises(Transient, match="in use"):
+        await world.mig.release("gone", world.save)
+
+    assert [found.gpu_instance for found in world.driver.live] == [1]

@@ -119,10 +119,6 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     nvidia = _nvidia_settings(settings)
     options = _options(settings, nvidia)
     is_mig = options.operating_mode == MIG
-    if is_mig and settings.handoff.mode != "late-binding":
-        raise Permanent(
-            f"operatingmode mig: handoff.mode {settings.handoff.mode} hands out no MIG instances; set late-binding"
-        )
     for warning in options.warnings:
         log.warning("per-node-configuration", problem=warning)
     node_name, prefix = settings.node.name, settings.events.prefix
@@ -246,6 +242,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         new_region_name=lambda: f"{uuid.uuid4()}.cache",
         pre_start=late_binding,
         checkpoint=checkpoint,
+        mig=mig,
     )
     collection = Collection(
         book,

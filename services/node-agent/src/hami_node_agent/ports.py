@@ -121,7 +121,9 @@ class MigDriver(Protocol):
         """NVML's kind of the profile that a name stands for on that card."""
         ...
 
-    async def instances(self, card_id: str) -> Sequence[LiveInstance]: ...
+    async def instances(self, card_id: str) -> Sequence[LiveInstance]:
+        """None of a card that is gone, or whose MIG mode is off."""
+        ...
 
     async def create(self, card_id: str, kind: int, placement: MigPlacement) -> LiveInstance:
         """Makes a GPU instance just there, with a compute instance that is all of it, or leaves nothing."""

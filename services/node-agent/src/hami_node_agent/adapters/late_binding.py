@@ -210,21 +210,41 @@ class LateBinding:
 
     async def _verify_given_by_lock(self, pod: kube.Pod | None, holder: Holder) -> None:
         """Allocate answered for the owner of the node lock: was that this container?"""
-        owner = handed_out.receiver_of(self._book, holder.region_file)
+        known = self._book.get(holder.pod_uid)
+        if known is not None and known.state == "failed":
+            raise RefusedForGoodError(known.reason)
+        owner = handed_out.receiver_of(self._book, holder.region_file) or handed_out.receiver_of_instances(
+            self._book, holder.mig_devices
+        )
         if owner is None:
             self._report_unverified(f"container {holder.container} was answered by somebody else")
             return
         if owner == (holder.pod_uid, holder.container):
-            self._metrics.handovers.labels("verified").inc()
-            return
-        refusal = Refusal(
-            reason=f"container {holder.container}: kubelet gave it devices while the node lock named another pod, "
-            "whose limits it would have; delete the pod"
-        )
+            refusal = await self._standing_again(holder)
+            if refusal is None:
+                self._metrics.handovers.labels("verified").inc()
+                return
+        else:
+            refusal = Refusal(
+                reason=f"container {holder.container}: kubelet gave it devices while the node lock named another pod, "
+                "whose limits it would have; delete the pod"
+            )
         pod = pod or self._ledger.cached(holder.pod_uid)
         if pod is not None:
             await self._refuse(pod, holder.pod_uid, refusal)
         raise RefusedForGoodError(refusal.reason)
+
+    async def _standing_again(self, holder: Holder) -> Refusal | None:
+        """MIG instances do not outlast a reboot, and kubelet keeps the answer that names them."""
+        if self._mig is None or not holder.mig_devices:
+            return None
+        made = await self._mig.make(holder.pod_uid, holder.container, self.save, one_after_the_other=False)
+        if {piece.instance.uuid for piece in made.slices if piece.instance is not None} == set(holder.mig_devices):
+            return None
+        return Refusal(
+            reason=f"container {holder.container}: its MIG instances are gone, and those in their places have other "
+            "names than the container was admitted with; delete the pod"
+        )
 
     def _report_unverified(self, reason: str) -> None:
         self._metrics.handovers.labels("unverified").inc()

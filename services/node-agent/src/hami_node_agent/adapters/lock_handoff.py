@@ -11,14 +11,15 @@ from hami_chassis.errors import Permanent, Transient
 from hami_chassis.kube.errors import Conflict, NotFound
 from hami_chassis.log import get_logger
 from hami_model import env, kube, node_lock
-from hami_model.cards import Slice, Slots
+from hami_model.cards import Slots
 from hami_model.device_config import VendorSettings
 from hami_model.errors import MalformedAnnotation
 from hami_model.node_lock import PodName
 from kubelet_api import deviceplugin_v1beta1_pb2 as pb
 
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, RefusedForGoodError, new_pod
-from hami_node_agent.core import checkpoint_match, grant, handed_out, lock_allocate
+from hami_node_agent.adapters.mig_instances import MigInstances
+from hami_node_agent.core import checkpoint_match, grant, handed_out, lock_allocate, mig_instances
 from hami_node_agent.core.checkpoint_match import Unmatched
 from hami_node_agent.core.entitlement import Refusal
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut
@@ -54,10 +55,12 @@ class LockHandoff:
         new_region_name: Callable[[], str],
         pre_start: LateBinding | None,
         checkpoint: KubeletCheckpoint | None = None,
+        mig: MigInstances | None = None,
     ) -> None:
         """`pre_start` verifies before a container starts; without it nothing is verified.
 
-        `checkpoint` tells a question that was answered before; without it every question is a new one.
+        `checkpoint` tells a question that was answered before; without it every question is a new one. `mig` where the
+        node's cards are in MIG mode.
         """
         self._plan = plan
         self._settings = settings
@@ -72,6 +75,7 @@ class LockHandoff:
         self._new_region_name = new_region_name
         self._pre_start = pre_start
         self._checkpoint = checkpoint
+        self._mig = mig
         self._one_at_a_time = asyncio.Lock()
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
@@ -141,8 +145,7 @@ class LockHandoff:
                 pod = await self._api.get_pod(known.namespace, known.name)
                 if pod.uid == holder.pod_uid and pod.status.phase == "Running":
                     log.info("handed-over-again", pod=pod.key, pod_uid=pod.uid, container=holder.container)
-                    slices = handed_out.as_slices(handed.slices, self._settings.vendor.word)
-                    return await self._response(pod, pod.all_containers[handed.position], slices, handed.region_name)
+                    return await self._response(pod, pod.all_containers[handed.position], handed)
         except (Transient, NotFound) as error:
             log.info("no-earlier-answer", reason=str(error))
         return None
@@ -197,33 +200,24 @@ class LockHandoff:
     async def _answer(self, pod: kube.Pod, served: Served) -> pb.ContainerAllocateResponse:
         indexes = {str(card.id): card.index for card in self._inventory.inventory.cards}
         slices = grant.in_limit_order(served.slices, indexes)
-        region_name = self._new_region_name()
-        response = await self._response(pod, served.container, slices, region_name)
-        self._book.add_container(
-            pod.uid,
-            new_pod(pod),
-            served.container.name,
-            HandedContainer(slices=handed_out.as_handed(slices), region_name=region_name, position=served.position),
+        handed = HandedContainer(
+            slices=handed_out.as_handed(slices), region_name=self._new_region_name(), position=served.position
         )
+        response = await self._response(pod, served.container, handed)
         self._metrics.handovers.labels("handed-over").inc()
         cards = [piece.card_id for piece in slices]
         log.info("handed-over", pod=pod.key, pod_uid=pod.uid, container=served.container.name, cards=cards)
         return response
 
     async def _response(
-        self, pod: kube.Pod, container: kube.Container, slices: tuple[Slice, ...], region_name: str
+        self, pod: kube.Pod, container: kube.Container, handed: HandedContainer
     ) -> pb.ContainerAllocateResponse:
-        """`slices` in limit order."""
-        await self._files.prepare_container(pod.uid, container.name)
-        given = grant.make_grant(
-            slices,
-            container,
-            pod_uid=pod.uid,
-            region_name=region_name,
-            layout=self._plan.layout,
-            host=await self._files.state(),
-            policy=self._plan.limits,
-        )
+        """Afterwards the container is in the book."""
+        if any(piece.placement is not None for piece in handed.slices):
+            given = await self._instances(pod, container, handed)
+        else:
+            given = await self._limited_share(pod, container, handed)
+            self._book.add_container(pod.uid, new_pod(pod), container.name, handed)
         return pb.ContainerAllocateResponse(
             envs={**given.environment, env.VISIBLE_CARDS: ",".join(given.card_ids)},
             mounts=[
@@ -232,8 +226,35 @@ class LockHandoff:
             ],
         )
 
+    async def _limited_share(self, pod: kube.Pod, container: kube.Container, handed: HandedContainer) -> grant.Grant:
+        await self._files.prepare_container(pod.uid, container.name)
+        return grant.make_grant(
+            handed_out.as_slices(handed.slices, self._settings.vendor.word),
+            container,
+            pod_uid=pod.uid,
+            region_name=handed.region_name,
+            layout=self._plan.layout,
+            host=await self._files.state(),
+            policy=self._plan.limits,
+        )
+
+    async def _instances(self, pod: kube.Pod, container: kube.Container, handed: HandedContainer) -> grant.Grant:
+        """They are in the book before they are made: what is left of an interrupted one is known to be ours."""
+        if self._mig is None:
+            raise RefusedForGoodError(
+                f"pod {pod.key} container {container.name}: this node's cards are not in MIG mode"
+            )
+        self._book.add_container(pod.uid, new_pod(pod), container.name, handed)
+        made = await self._mig.make(pod.uid, container.name, self._save, one_after_the_other=False)
+        return grant.mig_grant(piece.instance.uuid for piece in made.slices if piece.instance is not None)
+
+    async def _save(self) -> None:
+        await self._own.write(self._book)
+
     async def _write_outcome(self, pod: kube.Pod, plan: Plan, lock: str | None, version: str) -> None:
-        annotations = plan.annotations(self._settings)
+        handed = self._book.get(pod.uid)
+        instances = mig_instances.with_instances(pod, self._settings, handed) if handed is not None else {}
+        annotations = {**plan.annotations(self._settings), **instances}
         try:
             await self._api.patch_pod(pod, annotations)
         except (Transient, Permanent) as error:
@@ -252,6 +273,7 @@ class LockHandoff:
             await self._own.write(self._book)
         except Transient as error:
             log.warning("own-checkpoint-not-written", reason=str(error))
+        await self._give_up_instances(pod)
         try:
             await self._api.patch_pod(pod, failure_annotations())
         except (Transient, Permanent) as error:
@@ -259,6 +281,14 @@ class LockHandoff:
             self._outcomes.write(pod, failure_annotations())
         self._outcomes.announce_failed(pod, reason)
         await self._release(pod, lock, version)
+
+    async def _give_up_instances(self, pod: kube.Pod) -> None:
+        """No container of the pod was admitted, so none uses them. What stays here goes with the pod."""
+        try:
+            if self._mig is not None:
+                await self._mig.release(pod.uid, self._save)
+        except Transient as error:
+            log.warning("mig-instances-left", pod=pod.key, pod_uid=pod.uid, reason=str(error))
 
     async def _release(self, pod: kube.Pod, lock: str | None, version: str) -> None:
         """Whoever still wants the lock must not wait for us. What fails here is done by the watch of the node."""

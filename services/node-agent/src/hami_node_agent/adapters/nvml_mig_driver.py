@@ -101,14 +101,18 @@ def _of_kind(card_id: str, kind: int) -> InstanceProfile:
 
 
 def _instances(card_id: str) -> tuple[LiveInstance, ...]:
-    profiles = _profiles(card_id)
     with _Naming(f"MIG instances of card {card_id}"):
-        handle = pynvml.nvmlDeviceGetHandleByUUID(card_id)
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(card_id)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # the card was taken out of the machine, with all it had
+                return ()
+            raise
         if not pynvml.nvmlDeviceGetMigMode(handle)[0]:
-            raise MigError(f"card {card_id}: its MIG mode is off; switch it on with: nvidia-smi -i {card_id} -mig 1")
+            return ()
         made = _made(handle)
         found: list[LiveInstance] = []
-        for profile in profiles:
+        for profile in instance_profiles(handle):
             count = pynvml.c_uint(0)
             listed = (pynvml.c_nvmlGpuInstance_t * max(1, profile.instance_count))()
             pynvml.nvmlDeviceGetGpuInstances(handle, profile.driver_id, listed, pynvml.byref(count))
@@ -145,6 +149,8 @@ def _create(card_id: str, kind: int, placement: MigPlacement) -> LiveInstance:
     profile = _of_kind(card_id, kind)
     with _Naming(f"making a MIG instance at {placement} of card {card_id}"):
         handle = pynvml.nvmlDeviceGetHandleByUUID(card_id)
+        if not pynvml.nvmlDeviceGetMigMode(handle)[0]:
+            raise MigError(f"card {card_id}: its MIG mode is off; switch it on with: nvidia-smi -i {card_id} -mig 1")
         place = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
         made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(handle, profile.driver_id, pynvml.byref(place))
         number = pynvml.nvmlGpuInstanceGetInfo(made).id

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
+from hami_model import env
 from kubelet_api.checkpoint import CheckpointError, CheckpointView
 
-from hami_node_agent.core import cdi_spec
+from hami_node_agent.core import cdi_spec, mig_uuid
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +20,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """Short name of the device that Allocate answered with; None: it was handed over at once, by a node lock."""
     region_file: str = ""
     """Path of the region file in an answer that was complete."""
+    mig_devices: tuple[str, ...] = ()
+    """UUIDs of the MIG instances in an answer that was complete."""
 
 
 class Unmatched(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,9 +52,14 @@ def holders(
                 container=entry.container_name,
                 cdi_name=next((name for name in names if name is not None), None),
                 region_file=response.envs.get(region_variable, ""),
+                mig_devices=_mig_devices(response.envs.get(env.VISIBLE_CARDS, "")),
             )
         )
     if found:
         return tuple(found)
     unreadable = f" ({len(view.unreadable)} entries cannot be read)" if view.unreadable else ""
     return Unmatched(reason=f"kubelet's checkpoint names no container with these {len(wanted)} devices{unreadable}")
+
+
+def _mig_devices(visible: str) -> tuple[str, ...]:
+    return tuple(name for name in visible.split(",") if mig_uuid.is_mig(name))

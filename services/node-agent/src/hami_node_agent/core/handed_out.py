@@ -8,7 +8,7 @@ Written form: JSON with a version. A reader of version 1 ignores members it does
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 import msgspec
@@ -150,6 +150,20 @@ def receiver_of(book: HandedOut, region_file: str) -> tuple[str, str] | None:
             for uid, pod in book.items()
             for container, handed in pod.containers.items()
             if name and handed.region_name == name
+        ),
+        None,
+    )
+
+
+def receiver_of_instances(book: HandedOut, uuids: Iterable[str]) -> tuple[str, str] | None:
+    """UID and container that have MIG instances of just these UUIDs; None where nobody has."""
+    wanted = set(uuids)
+    return next(
+        (
+            (uid, container)
+            for uid, pod in book.items()
+            for container, handed in pod.containers.items()
+            if wanted and wanted == {piece.instance.uuid for piece in handed.slices if piece.instance is not None}
         ),
         None,
     )

@@ -18,6 +18,7 @@ from hami_model.ids import CardId
 from hami_model.node_lock import PodName
 from hami_model.requests import card_request
 
+from hami_node_agent.core import mig_reservation
 from hami_node_agent.core.entitlement import Refusal
 from hami_node_agent.core.inventory import card_of_device
 
@@ -31,7 +32,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     """Of the container in the pod, init containers first."""
     slices: tuple[Slice, ...]
-    """As annotated."""
+    """As annotated, with the MIG instances that are reserved."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,10 +183,13 @@ def make_plan(
             return Refusal(reason=f"pod {pod.key}: nothing is left to allocate of annotation "
                            f"{settings.vendor.to_allocate_key}")  # fmt: skip
         container = pod.all_containers[position]
-        fault = _fault(left[position], len(ids), pod.spec.node_name, settings, known_cards)
+        slices = mig_reservation.reserved(pod, settings, position, left[position], known_cards)
+        if isinstance(slices, Refusal):
+            return slices
+        fault = _fault(slices, len(ids), pod.spec.node_name, settings, known_cards)
         if fault:
             return Refusal(reason=f"pod {pod.key} container {container.name}: {fault}")
-        served.append(Served(container=container, position=position, slices=left[position]))
+        served.append(Served(container=container, position=position, slices=slices))
         left[position] = ()
     return Plan(served=tuple(served), left=tuple(left))
 
@@ -207,7 +211,7 @@ def _fault(
     unknown = sorted({piece.card_id or "(no id)" for piece in slices if piece.card_id not in known_cards})
     if unknown:
         return f"this node has no card {', '.join(unknown)} (node {node_name})"
-    if len({piece.card_id for piece in slices}) < len(slices):
+    if len({(piece.card_id, piece.placement) for piece in slices}) < len(slices):
         return "one card is allocated to it twice"
     return ""
 

@@ -4,6 +4,9 @@ An instance is ours when the book has its UUID, or says that it was about to be 
 or destroyed.
 
     reserved ──card is free there──▶ making (saved) ──made──▶ has its UUID (saved) ──pod is over──▶ destroyed
+
+Containers of one pod may be given one place after the other, an app container that of an init container: where it is
+the same place and kind they share the instance, else the earlier container's goes first.
 """
 
 from __future__ import annotations
@@ -27,6 +30,15 @@ class LiveInstance(msgspec.Struct, frozen=True, kw_only=True):
     """NVML_GPU_INSTANCE_PROFILE_*."""
     placement: MigPlacement
     made: MigInstance | None = None
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A slice in the book."""
+
+    uid: str
+    container: str
+    number: int
+    """Of the slice among the container's."""
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,13 +71,13 @@ def with_instances(pod: kube.Pod, settings: VendorSettings, handed: HandedPod) -
     key = settings.vendor.mig_allocations_key
     reading = mig_allocations.read(pod.annotations.get(key, "")) if key else mig_allocations.MigReading()
     made = {
-        (piece.card_id, piece.placement): piece.instance
+        (container.position, piece.card_id, piece.placement): piece.instance
         for container in handed.containers.values()
         for piece in container.slices
         if piece.instance is not None
     }
     shown = tuple(
-        msgspec.structs.replace(found, instance=made.get((found.card_id, found.placement), found.instance))
+        msgspec.structs.replace(found, instance=made.get((found.slot, found.card_id, found.placement), found.instance))
         for found in reading.allocations
     )
     text = mig_allocations.encode(shown)
