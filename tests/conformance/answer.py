@@ -24,6 +24,7 @@ ANSWERERS: dict[str, str] = {
     "webhook": "answer_webhook",
     "regions": "answer_region",
     "dirs": "answer_region_folder",
+    "node-feedback": "answer_feedback",
     "node-metrics": "answer_metrics",
     "node-allocate": "answer_node_allocate",
     "node-register": "answer_node_register",

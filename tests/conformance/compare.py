@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compare_filter import compare_filter
-from compare_monitor import compare_metrics, compare_region, compare_region_folder
+from compare_monitor import compare_equal, compare_metrics, compare_region, compare_region_folder
 from compare_node import compare_allocate, compare_register
 from decisions import deferral, suspicion
 from pod_objects import normalised
@@ -21,7 +21,7 @@ MUST_RUN = frozenset(
         "single", "multigpu", "exhaust", "health", "exclusive", "select", "multictr", "init", "quota", "hetero",
         "badnode", "badpod", "lifecycle", "nogpu", "register", "sequence", "devconfig", "wire", "webhook",
         "hygon", "ascend", "mixed",
-        "regions", "dirs", "node-metrics",
+        "regions", "dirs", "node-metrics", "node-feedback",
         "node-allocate", "node-register",
     }
 )  # fmt: skip
@@ -139,6 +139,7 @@ def comparison(group: str) -> Compare:
         "node-register": compare_register,
         "regions": compare_region,
         "dirs": compare_region_folder,
+        "node-feedback": compare_equal,
         "node-metrics": compare_metrics,
     }
     return special.get(group, compare_filter)

@@ -32,6 +32,10 @@ def compare_region_folder(expect: dict[str, Any], got: dict[str, Any], _row: Row
     return "passed" if expect == got else f"{got} instead of {expect}"
 
 
+def compare_equal(expect: dict[str, Any], got: dict[str, Any], _row: Row) -> str:
+    return "passed" if expect == got else f"{got} instead of {expect}"
+
+
 def compare_metrics(expect: dict[str, Any], got: dict[str, Any], _row: Row) -> str:
     if sorted(expect["loaded"]) != sorted(got["loaded"]):
         return f"loaded {got['loaded']} instead of {expect['loaded']}"

@@ -39,12 +39,12 @@ SUSPICIONS = (
 """Every kind of our own decisions, as documented."""
 DEFERRALS = (
     *FAMILY_DEFERRALS,
+    *MONITOR_DEFERRALS,
     "static MIG",
     "another device list strategy",
     "IMEX channels",
     "GDS, GDRCopy and MOFED devices",
     "another hook path",
-    *MONITOR_DEFERRALS,
 )
 
 

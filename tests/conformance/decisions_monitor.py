@@ -1,17 +1,15 @@
-"""Deferrals and decisions of the monitor's vectors; see decisions.py."""
+"""Decisions of the monitor's vectors; see decisions.py."""
 
 from __future__ import annotations
 
 from vectors import Row
 
 MONITOR_SUSPICIONS = ("nameless-node",)
-MONITOR_DEFERRALS = ("feedback between containers", "removal of folders")
+MONITOR_DEFERRALS = ("removal of folders",)
 
 
 def monitor_deferral(row: Row) -> str | None:
-    if "launch" in row and "ticks" in row:
-        return "feedback between containers"
-    if "containers" in row and "nvml_devices" not in row:
+    if "containers" in row and "nvml_devices" not in row and "ticks" not in row:
         return "removal of folders"
     return None
 

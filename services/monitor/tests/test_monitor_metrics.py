@@ -6,9 +6,11 @@ import re
 
 import pytest
 from hami_model.metric_spec import MetricSpec
-from hami_monitor.adapters.exposition import SampleCollector
+from hami_monitor.adapters.exposition import SampleCollector, SeriesCollector
 from hami_monitor.core.catalogue import CATALOGUE
 from hami_monitor.core.container_folder import FolderOwner
+from hami_monitor.core.feedback import Feedback, Verdict
+from hami_monitor.core.feedback_series import feedback_series
 from hami_monitor.core.hami_series import hami_series
 from hami_monitor.core.host import HostProcess
 from hami_monitor.core.process_trace import ProcessKey
@@ -47,6 +49,14 @@ def full() -> Sample:
 def scraped(found: Sample | None, *, hami: bool = True, legacy: bool = True) -> str:
     registry = CollectorRegistry()
     MonitorMetrics(registry)
+    owner = FolderOwner(pod_uid="uid-p", container="main")
+    verdict = Verdict(
+        owner=owner, is_active=True, is_blocked=True, is_contended=True, recent_kernel=-1, utilisation_switch=1
+    )
+    if found is not None:
+        registry.register(
+            SeriesCollector(lambda: feedback_series(NODE, {owner: pod("p")}, Feedback(verdicts=(verdict,))))
+        )
     registry.register(SampleCollector(lambda: found, hami_names=hami, hami_legacy_names=legacy, version="1.2.3"))
     return generate_latest(registry).decode()
 
@@ -87,12 +97,13 @@ def test_before_the_first_sample_only_our_own_counters_are_there() -> None:
 OURS = [spec for spec in CATALOGUE if spec.names == "ours"]
 UNITS = ("_bytes", "_ratio", "_seconds", "_celsius", "_watts", "_total", "_info")
 COUNTS = ("_processes", "_pods", "_folders", "_up")
+STATES = ("_blocked", "_held")
 
 
 @pytest.mark.parametrize("spec", OURS, ids=lambda spec: spec.name)
 def test_our_names_follow_prometheus_rules(spec: MetricSpec) -> None:
     assert re.fullmatch(r"hami_(slice|card|monitor)_[a-z]+(_[a-z]+)*", spec.name)
-    assert spec.name.endswith(UNITS + COUNTS)
+    assert spec.name.endswith(UNITS + COUNTS + STATES)
     assert (spec.kind == "counter") == spec.name.endswith("_total")
     assert "percent" not in spec.name
     assert spec.help.endswith(".")

@@ -33,6 +33,18 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Between two looks at all region files and cards; also between two usage events of a pod."""
 
 
+class FeedbackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Priority between the containers of a card, and shares that are held only where cards are contended."""
+
+    enabled: bool = True
+    """Off: no container is blocked, and the switch of compute limits stays as libraries make it: on."""
+    period_seconds: float = 5.0
+    """Between two looks. HAMi's library and ours count on 5; a blocked container of ours goes on after 75 seconds
+    without one."""
+    hold_ticks: int = 1
+    """Looks for which a container that paused still counts as active. HAMi's monitor: 0."""
+
+
 class MetricSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which names are served beside ours."""
 
@@ -62,6 +74,8 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The node that is watched."""
     sampling: SamplingSettings = SamplingSettings()
     """How often is looked."""
+    feedback: FeedbackSettings = FeedbackSettings()
+    """Priority between the containers of a card."""
     metrics: MetricSettings = MetricSettings()
     """Which names are served beside ours."""
     observation: HttpSettings = HttpSettings(port=9394)
@@ -77,6 +91,10 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         """What is wrong across groups."""
         if self.sampling.period_seconds < 0.1:
             yield "sampling.period_seconds", "must be 0.1 or more"
+        if not 0.1 <= self.feedback.period_seconds <= 10:
+            yield "feedback.period_seconds", "must be 0.1 to 10: libraries believe that nobody looks after 15 seconds"
+        if self.feedback.hold_ticks < 0:
+            yield "feedback.hold_ticks", "must be 0 or more"
         if self.metrics.hami_legacy_names and not self.metrics.hami_names:
             yield "metrics.hami_legacy_names", "needs metrics.hami_names"
 

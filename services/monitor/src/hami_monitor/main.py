@@ -25,14 +25,18 @@ from hami_model.errors import HamiError
 from prometheus_client import CollectorRegistry
 
 from hami_monitor.adapters.event_streams import usage_streams
-from hami_monitor.adapters.exposition import SampleCollector
+from hami_monitor.adapters.exposition import SampleCollector, SeriesCollector
+from hami_monitor.adapters.limits_pages import LimitsPages
 from hami_monitor.adapters.nvml import NvmlHost
 from hami_monitor.adapters.pods import node_pods
 from hami_monitor.adapters.proc import ProcProcesses
 from hami_monitor.adapters.region_files import RegionFiles, read_file
+from hami_monitor.adapters.region_writing import RegionWriting
 from hami_monitor.config import MonitorSettings, serving_faults
+from hami_monitor.core.feedback_series import feedback_series
 from hami_monitor.core.region_layouts import UnreadableRegionError
 from hami_monitor.core.region_report import report
+from hami_monitor.feeding_back import FeedbackLoop
 from hami_monitor.metrics import MonitorMetrics
 from hami_monitor.watching import HostWatch, Sampler
 
@@ -110,10 +114,12 @@ async def build(settings: MonitorSettings, stack: AsyncExitStack) -> Sequence[Ro
         metrics=chassis_metrics,
         streams=usage_streams(settings.events.streams, prefix=settings.events.prefix),
     )
+    vgpu = Path(settings.node.hook_path) / "vgpu"
+    regions = RegionFiles(vgpu / "containers")
     sampler = Sampler(
         node=node,
         period_seconds=period_seconds,
-        regions=RegionFiles(Path(settings.node.hook_path) / "vgpu" / "containers"),
+        regions=regions,
         owners=ProcProcesses(),
         pods=pods,
         pods_known=pods.synced,
@@ -124,6 +130,19 @@ async def build(settings: MonitorSettings, stack: AsyncExitStack) -> Sequence[Ro
         metrics=metrics,
         clock=clock,
     )
+    feedback = FeedbackLoop(
+        period_seconds=settings.feedback.period_seconds,
+        hold_ticks=settings.feedback.hold_ticks,
+        regions=regions,
+        sink=RegionWriting(vgpu / "containers"),
+        pages=LimitsPages(vgpu / "limits"),
+        pods=pods,
+        pods_known=pods.synced,
+        metrics=metrics,
+        clock=clock,
+    )
+    if settings.feedback.enabled:
+        registry.register(SeriesCollector(lambda: feedback_series(node, feedback.pods, feedback.last)))
     registry.register(
         SampleCollector(
             lambda: sampler.last,
@@ -138,6 +157,7 @@ async def build(settings: MonitorSettings, stack: AsyncExitStack) -> Sequence[Ro
     return [
         RootTask("cards", host.run),
         RootTask("sampler", sampler.run),
+        *([RootTask("feedback", feedback.run)] if settings.feedback.enabled else []),
         RootTask("pods", pods.run, Stage.SOURCES),
         RootTask("bus", bus.run, Stage.OUTBOX),
         RootTask("observation", HttpServer(observed, settings.observation, name="observation").run, Stage.OBSERVATION),

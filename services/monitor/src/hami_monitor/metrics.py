@@ -16,4 +16,6 @@ class MonitorMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.sample_seconds = histogram(catalogue.SAMPLE_SECONDS, registry, _BUCKETS)
         self.driver_failures = counter(catalogue.DRIVER_FAILURES, registry)
+        self.words_written = counter(catalogue.WORDS_WRITTEN, registry)
+        self.write_failures = counter(catalogue.WRITE_FAILURES, registry)
         self.implausible = counter(catalogue.IMPLAUSIBLE, registry)

@@ -5,16 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from hami_monitor.core.container_folder import FolderReading
+from hami_model.limits_page import LimitsPage
+
+from hami_monitor.core.container_folder import FolderOwner, FolderReading, RegionPlace
 from hami_monitor.core.host import HostReading
 from hami_monitor.core.pods import MonitoredPod
 from hami_monitor.core.process_trace import ProcessTrace
+from hami_monitor.core.region_words import RegionWords, WordChange
 
 
 class RegionSource(Protocol):
     """The folders of the node's containers. Blocks on files; called in a thread."""
 
     def scan(self) -> tuple[FolderReading, ...]: ...
+
+
+class WordSource(Protocol):
+    """The words between containers and monitor. Blocks on files; called in a thread."""
+
+    def words(self, owners: Iterable[FolderOwner]) -> Mapping[RegionPlace, RegionWords]:
+        """Of those that have a readable region."""
+        ...
+
+
+class WordSink(Protocol):
+    """Writes them. Blocks on files; called in a thread."""
+
+    def write(self, place: RegionPlace, layout: str, changes: Iterable[WordChange]) -> int:
+        """How many were written. Raises RegionMovedError and OSError."""
+        ...
+
+
+class PageSource(Protocol):
+    """Limits pages of the node's containers. Blocks on files; called in a thread."""
+
+    def pages(self, owners: Iterable[FolderOwner]) -> Mapping[FolderOwner, LimitsPage]:
+        """Of those that have a good one."""
+        ...
 
 
 class HostSource(Protocol):

@@ -1,27 +1,40 @@
-"""Reads region files, which containers may replace by anything, with plain bounded reads.
-
-Nothing is mapped, so a file that is cut short under us costs a short read and no signal. An entry is looked at before
-it is opened, through a handle that opens nothing: links are not followed, and pipes and devices not touched.
-"""
+"""Reads region files, which containers may replace by anything, with plain bounded reads."""
 
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
-from hami_monitor.core.container_folder import ENTRY_MAX, FolderOwner, FolderReading, owner_of, region_names
-from hami_monitor.core.region import Region, read_region
+from hami_monitor.adapters.untrusted_files import (
+    FOLDER,
+    TRUSTED_FOLDER,
+    NoRegularFileError,
+    opened,
+    opened_regular,
+    read_at,
+)
+from hami_monitor.core.container_folder import (
+    ENTRY_MAX,
+    FolderOwner,
+    FolderReading,
+    RegionPlace,
+    folder_name,
+    owner_of,
+    region_names,
+)
+from hami_monitor.core.region import ReadAt, Region, read_region
 from hami_monitor.core.region_layouts import UnreadableRegionError
+from hami_monitor.core.region_words import RegionWords, read_words
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_Read = TypeVar("_Read")
 
 
 class RegionFiles:
-    """A RegionSource over `<hook path>/vgpu/containers`. Files are opened anew each time, so replaced ones are seen."""
+    """A RegionSource and WordSource over `<hook path>/vgpu/containers`. Files are opened anew each time, so replaced
+    ones are seen."""
 
     def __init__(self, containers: Path) -> None:
         self._containers = containers
@@ -29,16 +42,33 @@ class RegionFiles:
     def scan(self) -> tuple[FolderReading, ...]:
         """In the order of the folders' names; none while the node-agent has made no folder yet."""
         try:
-            with _opened(self._containers, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as containers:
+            with opened(self._containers, TRUSTED_FOLDER) as containers:
                 return tuple(_folders(containers))
         except FileNotFoundError:
             return ()
 
+    def words(self, owners: Iterable[FolderOwner]) -> dict[RegionPlace, RegionWords]:
+        """Of those that have a readable region."""
+        found = {}
+        try:
+            with opened(self._containers, TRUSTED_FOLDER) as containers:
+                for owner in owners:
+                    try:
+                        with opened(folder_name(owner), FOLDER, containers) as folder:
+                            name, inode, words = _first_readable(folder, read_words)
+                    except (OSError, UnreadableRegionError):
+                        continue  # the sampler says what is wrong with it
+                    if words is not None:
+                        found[RegionPlace(owner=owner, file=name, inode=inode)] = words
+        except FileNotFoundError:
+            pass
+        return found
+
 
 def read_file(path: Path) -> Region:
     """One region file. Raises UnreadableRegionError and OSError."""
-    with _opened(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as folder:
-        return _read(folder, path.name)[1]
+    with opened(path.parent, TRUSTED_FOLDER) as folder:
+        return _read(folder, path.name, read_region)[1]
 
 
 def _folders(containers: int) -> Iterator[FolderReading]:
@@ -47,7 +77,7 @@ def _folders(containers: int) -> Iterator[FolderReading]:
         if owner is None:
             continue
         try:
-            with _opened(name, _FOLDER, containers) as folder:
+            with opened(name, FOLDER, containers) as folder:
                 yield _folder(owner, folder)
         except FileNotFoundError:
             continue  # the node-agent has just removed it
@@ -58,52 +88,39 @@ def _folders(containers: int) -> Iterator[FolderReading]:
 
 
 def _folder(owner: FolderOwner, folder: int) -> FolderReading:
+    try:
+        name, inode, region = _first_readable(folder, read_region)
+    except UnreadableRegionError as error:
+        return FolderReading(owner=owner, problem=str(error))
+    return FolderReading(owner=owner, file=name, inode=inode, region=region)
+
+
+def _first_readable(folder: int, read: Callable[[int, ReadAt], _Read]) -> tuple[str, int, _Read | None]:
+    """Name, inode and content; None where there is no region file. Raises UnreadableRegionError: which, and why; and
+    OSError."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in islice(entries, ENTRY_MAX + 1)]
     if len(names) > ENTRY_MAX:
-        return FolderReading(owner=owner, problem=f"holds more than {ENTRY_MAX} entries")
+        raise UnreadableRegionError(f"holds more than {ENTRY_MAX} entries")
     first_problem = ""
-    try:
-        for name in region_names(names):
-            try:
-                inode, region = _read(folder, name)
-                return FolderReading(owner=owner, file=name, inode=inode, region=region)
-            except UnreadableRegionError as error:
-                first_problem = first_problem or f"{name}: {error}"
-            except OSError as error:
-                first_problem = first_problem or f"{name}: {error.strerror}"
-    except UnreadableRegionError as error:
-        first_problem = str(error)
-    return FolderReading(owner=owner, problem=first_problem)
+    for name in region_names(names):
+        try:
+            inode, content = _read(folder, name, read)
+        except UnreadableRegionError as error:
+            first_problem = first_problem or f"{name}: {error}"
+        except OSError as error:
+            first_problem = first_problem or f"{name}: {error.strerror}"
+        else:
+            return name, inode, content
+    if first_problem:
+        raise UnreadableRegionError(first_problem)
+    return "", 0, None
 
 
-def _read(folder: int, name: str) -> tuple[int, Region]:
+def _read(folder: int, name: str, read: Callable[[int, ReadAt], _Read]) -> tuple[int, _Read]:
     """Inode and content."""
-    with _opened(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, folder) as handle:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise UnreadableRegionError("is no regular file")
-        with _opened(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC) as file:
-            status = os.fstat(file)
-            region = read_region(status.st_size, lambda offset, length: _read_at(file, offset, length))
-            return status.st_ino, region
-
-
-def _read_at(file: int, offset: int, length: int) -> bytes:
-    pieces = []
-    while length:
-        piece = os.pread(file, length, offset)
-        if not piece:
-            break
-        pieces.append(piece)
-        offset += len(piece)
-        length -= len(piece)
-    return b"".join(pieces)
-
-
-@contextmanager
-def _opened(path: Path | str, flags: int, folder: int | None = None) -> Iterator[int]:
-    opened = os.open(path, flags, dir_fd=folder)
     try:
-        yield opened
-    finally:
-        os.close(opened)
+        with opened_regular(name, os.O_RDONLY, folder) as (file, status):
+            return status.st_ino, read(status.st_size, lambda offset, length: read_at(file, offset, length))
+    except NoRegularFileError:
+        raise UnreadableRegionError("is no regular file") from None

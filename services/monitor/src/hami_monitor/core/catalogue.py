@@ -118,6 +118,30 @@ IMPLAUSIBLE: Final = MetricSpec(
     help="Values in region files that cannot be, such as more memory than the card has; they are left out.",
 )
 
+# ---- ours: what is written back -------------------------------------------------------------------------------------
+
+SLICE_BLOCKED: Final = MetricSpec(
+    name="hami_slice_blocked",
+    help="1: launches of the container wait, since one of more urgent priority is active on its card; 0: they do not.",
+    labels=("node", "namespace", "pod", "container"),
+)
+SLICE_CORES_HELD: Final = MetricSpec(
+    name="hami_slice_cores_held",
+    help="1: its card is contended, so its share of compute is held; 0: under the default policy it has what is free.",
+    labels=("node", "namespace", "pod", "container"),
+)
+WORDS_WRITTEN: Final = MetricSpec(
+    name="hami_monitor_region_words_written_total",
+    kind="counter",
+    help="Words written into region files: feedback between containers, and pids on the host.",
+)
+WRITE_FAILURES: Final = MetricSpec(
+    name="hami_monitor_region_write_failures_total",
+    kind="counter",
+    help="Region files that could not be written, by why: replaced (it is another file by now), refused.",
+    labels=("why",),
+)
+
 # ---- HAMi's names ---------------------------------------------------------------------------------------------------
 
 _HOST: Final = ("node", "device_index", "device_uuid", "device_type", "zone")

@@ -23,6 +23,14 @@ class FolderOwner(msgspec.Struct, frozen=True, kw_only=True):
     container: str
 
 
+class RegionPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """One region file, as it was read."""
+
+    owner: FolderOwner
+    file: str
+    inode: int
+
+
 class FolderReading(msgspec.Struct, frozen=True, kw_only=True):
     """What was found in one folder. Neither region nor problem: nothing has used a card yet."""
 
@@ -37,6 +45,10 @@ def owner_of(folder: str) -> FolderOwner | None:
     """None where the name is none of the node-agent's. A container's name may hold `_`, a UID does not."""
     pod_uid, _, container = folder.partition("_")
     return FolderOwner(pod_uid=pod_uid, container=container) if pod_uid and container else None
+
+
+def folder_name(owner: FolderOwner) -> str:
+    return f"{owner.pod_uid}_{owner.container}"
 
 
 def region_names(names: Iterable[str]) -> tuple[str, ...]:

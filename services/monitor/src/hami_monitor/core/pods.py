@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -72,6 +73,20 @@ def monitored_pod(pod: kube.Pod, config: DeviceConfig) -> MonitoredPod:
         labels=pod.labels,
         annotations=pod.annotations,
     )
+
+
+def without_impostors(pods: Iterable[MonitoredPod]) -> tuple[MonitoredPod, ...]:
+    """By name. Whoever makes a pod may call it the mirror of another, so the UID belongs to the pod that has it."""
+    ordered = sorted(pods, key=lambda pod: (pod.ref.namespace, pod.ref.name, pod.uid))
+    taken = {pod.uid for pod in ordered}
+    found = []
+    for pod in ordered:
+        if pod.is_mirror and pod.kubelet_uid in taken:
+            found.append(msgspec.structs.replace(pod, kubelet_uid=pod.uid))
+        else:
+            taken.add(pod.kubelet_uid)
+            found.append(pod)
+    return tuple(found)
 
 
 def _statuses(pod: kube.Pod) -> list[kube.ContainerStatus]:

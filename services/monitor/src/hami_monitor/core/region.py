@@ -109,16 +109,16 @@ def read_region(size_bytes: int, read_at: ReadAt) -> Region:
     """Raises UnreadableRegionError. Reads at most 2.1 MB, whatever the size."""
     if size_bytes < HEAD_BYTES:
         raise UnreadableRegionError(f"{size_bytes} bytes are too few for a region file")
-    magic, major, minor = struct.unpack("<iII", _exactly(read_at, 0, HEAD_BYTES))
+    magic, major, minor = struct.unpack("<iII", exactly(read_at, 0, HEAD_BYTES))
     layout = choose_layout(size_bytes, magic, major, minor)
-    head = _exactly(read_at, 0, layout.slots)
-    tail = _exactly(read_at, layout.tail, layout.size_bytes - layout.tail)
+    head = exactly(read_at, 0, layout.slots)
+    tail = exactly(read_at, layout.tail, layout.size_bytes - layout.tail)
     counts = struct.unpack_from("<4i", tail)
     slot_count = min(max(counts[0], 0), SLOT_MAX)
     is_ours = _is_ours(layout, size_bytes, read_at)
     slots = _Slots(
         layout,
-        _exactly(read_at, layout.slots, slot_count * layout.slot_bytes),
+        exactly(read_at, layout.slots, slot_count * layout.slot_bytes),
         _beginnings(size_bytes, read_at, slot_count) if is_ours and minor >= EXTENSION_MINOR else (),
     )
     return Region(
@@ -136,7 +136,8 @@ def read_region(size_bytes: int, read_at: ReadAt) -> Region:
     )
 
 
-def _exactly(read_at: ReadAt, offset: int, length: int) -> bytes:
+def exactly(read_at: ReadAt, offset: int, length: int) -> bytes:
+    """Raises UnreadableRegionError where the file ends before."""
     found = read_at(offset, length)
     if len(found) != length:
         raise UnreadableRegionError(f"it ended at {offset + len(found)} bytes while it was read")
@@ -147,7 +148,7 @@ def _is_ours(layout: Layout, size_bytes: int, read_at: ReadAt) -> bool:
     end = EXTENSION_OFFSET + len(EXTENSION_MAGIC)
     if layout is not V1 or size_bytes < end:
         return False
-    found: bytes = _exactly(read_at, EXTENSION_OFFSET, len(EXTENSION_MAGIC))
+    found: bytes = exactly(read_at, EXTENSION_OFFSET, len(EXTENSION_MAGIC))
     return found == EXTENSION_MAGIC
 
 
@@ -156,7 +157,7 @@ def _beginnings(size_bytes: int, read_at: ReadAt, slot_count: int) -> tuple[int,
     start, length = EXTENSION_OFFSET + EXTENSION_OWNERS, slot_count * EXTENSION_OWNER_BYTES
     if size_bytes < start + length:
         return ()
-    owners = struct.unpack(f"<{length // _WORD}Q", _exactly(read_at, start, length))
+    owners = struct.unpack(f"<{length // _WORD}Q", exactly(read_at, start, length))
     return owners[EXTENSION_OWNER_BEGAN // _WORD :: EXTENSION_OWNER_BYTES // _WORD]
 
 

@@ -15,7 +15,7 @@ from hami_model.ids import CardId
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
 from hami_monitor.core.enforcement import Enforcement, judge, owner_of_process
 from hami_monitor.core.host import HostCard, HostProcess, HostReading
-from hami_monitor.core.pods import MonitoredContainer, MonitoredPod
+from hami_monitor.core.pods import MonitoredContainer, MonitoredPod, without_impostors
 from hami_monitor.core.process_trace import ProcessKey, ProcessTrace
 from hami_monitor.core.region import MemoryUse, Region, RegionCard
 
@@ -91,7 +91,7 @@ def take_sample(
 ) -> Sample:
     """`traces`: what the kernel tells of the cards' processes, by their pid on the host; `suspected`: by the sample
     before."""
-    pods = _without_impostors(pods)
+    pods = without_impostors(pods)
     folders = tuple(folders)
     by_uid = {pod.kubelet_uid: pod for pod in pods}
     owners = {pid: owner for pid, trace in traces.items() if (owner := owner_of_process(trace, by_uid)) is not None}
@@ -122,20 +122,6 @@ def take_sample(
         implausible=joined.implausible,
         enforcement=judge(pods=by_uid, folders=folders, cards=host.cards, traces=traces, suspected=suspected),
     )
-
-
-def _without_impostors(pods: Iterable[MonitoredPod]) -> tuple[MonitoredPod, ...]:
-    """By name. Whoever makes a pod may call it the mirror of another, so the UID belongs to the pod that has it."""
-    ordered = sorted(pods, key=lambda pod: (pod.ref.namespace, pod.ref.name, pod.uid))
-    taken = {pod.uid for pod in ordered}
-    found = []
-    for pod in ordered:
-        if pod.is_mirror and pod.kubelet_uid in taken:
-            found.append(msgspec.structs.replace(pod, kubelet_uid=pod.uid))
-        else:
-            taken.add(pod.kubelet_uid)
-            found.append(pod)
-    return tuple(found)
 
 
 def _by_owner(host: HostReading, owners: Mapping[int, FolderOwner]) -> dict[tuple[FolderOwner, str], list[HostProcess]]:

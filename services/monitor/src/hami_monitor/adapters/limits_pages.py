@@ -1,0 +1,64 @@
+"""Reads the limits pages that the node-agent writes, one of each container that its library is mounted into."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from hami_chassis.log import get_logger
+from hami_model import limits_page
+from hami_model.limits_page import LimitsPage
+
+from hami_monitor.adapters.untrusted_files import FOLDER, TRUSTED_FOLDER, opened, read_at
+from hami_monitor.core.container_folder import FolderOwner, folder_name
+
+PAGE: Final = "page"
+_MORE_THAN_A_PAGE: Final = 8192
+_TRIES: Final = 3
+"""A change under way takes a moment."""
+
+log = get_logger("limits-pages")
+
+
+class LimitsPages:
+    """A PageSource over `<hook path>/vgpu/limits`, which containers cannot write."""
+
+    def __init__(self, limits: Path) -> None:
+        self._limits = limits
+        self._problems: dict[FolderOwner, str] = {}
+
+    def pages(self, owners: Iterable[FolderOwner]) -> dict[FolderOwner, LimitsPage]:
+        """Of those that have one; a bad one is logged once, and is none."""
+        found: dict[FolderOwner, LimitsPage] = {}
+        problems: dict[FolderOwner, str] = {}
+        try:
+            with opened(self._limits, TRUSTED_FOLDER) as limits:
+                for owner in owners:
+                    try:
+                        found[owner] = _page(limits, owner)
+                    except FileNotFoundError:
+                        continue
+                    except (OSError, limits_page.MalformedLimitsPage) as error:
+                        problems[owner] = str(error)
+        except FileNotFoundError:
+            return {}
+        for owner, problem in problems.items():
+            if self._problems.get(owner) != problem:
+                log.warning("limits-page-unreadable", pod_uid=owner.pod_uid, container=owner.container, problem=problem)
+        self._problems = problems
+        return found
+
+
+def _page(limits: int, owner: FolderOwner) -> LimitsPage:
+    with (
+        opened(folder_name(owner), FOLDER, limits) as folder,
+        opened(PAGE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, folder) as file,
+    ):
+        for _ in range(_TRIES):
+            data = read_at(file, 0, _MORE_THAN_A_PAGE)
+            page = limits_page.decode(data)
+            if limits_page.sequence_of(data) % 2 == 0:
+                break
+        return page
