@@ -6,13 +6,15 @@ Works for every container that was admitted late-binding, whatever the hand-off 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from hami_chassis.errors import Transient
 from hami_chassis.log import get_logger
 from hami_model import allocations, env, keys, kube
 from hami_model.device_config import VendorSettings
+from hami_model.ids import CardId
+from hami_model.usage import CardUsage
 
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.adapters.showing import Showing, ShownBy
@@ -22,12 +24,15 @@ from hami_node_agent.core import (
     entitlement,
     grant,
     handed_out,
+    init_again,
     mig_instances,
     outcome,
 )
 from hami_node_agent.core.checkpoint_match import Holder, Unmatched
+from hami_node_agent.core.claims import Claims
 from hami_node_agent.core.entitlement import Entitlement, Refusal
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod
+from hami_node_agent.core.init_again import RunningAgain
 from hami_node_agent.metrics import NodeAgentMetrics
 from hami_node_agent.ports import (
     CdiDirectory,
@@ -101,7 +106,8 @@ class LateBinding:
         )
         self._one_pod_at_a_time: dict[str, asyncio.Lock] = {}
         self._announced: set[str] = set()
-        self._claims: dict[str, tuple[kube.Pod, HandedPod | None, entitlement.Claim]] = {}
+        self._claims = Claims(book, settings)
+        self._running_again = RunningAgain()
         self._reported: set[tuple[str, str]] = set()
         """Containers whose changed annotation was told of."""
         self._changes = 0
@@ -117,8 +123,9 @@ class LateBinding:
         pod, found = await self._pod_of(found)
         await self._cross_check(pod, found, frozenset(device_ids))
         async with self._serialised(found[0].pod_uid):
+            init_s_turn = init_again.is_init_s_turn(pod, [holder.container for holder in found])
             for holder in found:
-                await self._hand_over(pod, holder, len(set(device_ids)))
+                await self._hand_over(pod, holder, len(set(device_ids)), init_s_turn=init_s_turn)
 
     async def verify(self, device_ids: Sequence[str]) -> None:
         """The same where Allocate has answered already: what cannot be found out stays unverified, and may start.
@@ -186,10 +193,11 @@ class LateBinding:
         """The pod of that UID is gone."""
         self._one_pod_at_a_time.pop(uid, None)
         self._announced.discard(uid)
-        self._claims.pop(uid, None)
+        self._claims.forget(uid)
+        self._running_again.forget(uid)
         self._reported = {(known, container) for known, container in self._reported if known != uid}
 
-    async def _hand_over(self, pod: kube.Pod, holder: Holder, device_count: int) -> None:
+    async def _hand_over(self, pod: kube.Pod, holder: Holder, device_count: int, *, init_s_turn: bool) -> None:
         known = self._book.get(holder.pod_uid)
         if known is not None and known.state == "failed":
             raise RefusedForGoodError(known.reason)
@@ -202,6 +210,8 @@ class LateBinding:
         else:
             self._metrics.handovers.labels("repeated").inc()
             self._report_change(pod, holder.container, handed)
+            if init_s_turn and init_again.is_one_shot_init(pod, holder.container):
+                self._let_init_through_again(pod)
         await self._persist()
         if self._mig is not None and any(piece.placement is not None for piece in handed.slices):
             handed = await self._mig.make(holder.pod_uid, holder.container, self.save)
@@ -264,6 +274,7 @@ class LateBinding:
         if isinstance(judged, Refusal):
             await self._refuse(pod, holder.pod_uid, judged)
             raise RefusedForGoodError(judged.reason)
+        self._wait_for_room(pod, self._claims.of(pod).usage)
         indexes = self._card_indexes()
         handed = HandedContainer(
             slices=handed_out.as_handed(grant.in_limit_order(judged.slices, indexes)),
@@ -337,28 +348,25 @@ class LateBinding:
         )
         if isinstance(found, Refusal):
             return found
-        others = [self._claim(other) for other in everyone if not other.is_finished and other.uid != pod.uid]
-        return entitlement.overcommitted(self._claim(pod), others, known_cards) or found
+        others = [self._claims.of(other) for other in everyone if not other.is_finished and other.uid != pod.uid]
+        return entitlement.overcommitted(self._claims.of(pod), others, known_cards) or found
 
-    def _claim(self, pod: kube.Pod) -> entitlement.Claim:
-        """Pods and entries of the book are replaced, never changed: of the same two objects the claim is the same."""
-        uid = entitlement.kubelet_uid(pod)
-        known = self._handed_to(pod)
-        kept = self._claims.get(uid)
-        if kept is not None and kept[0] is pod and kept[1] is known:
-            return kept[2]
-        word = self._settings.vendor.word
-        given = handed_out.slices_by_position(known, word) if known is not None and known.containers else None
-        claim = entitlement.claim(pod, self._settings, given)
-        self._claims[uid] = (pod, known, claim)
-        return claim
+    def _wait_for_room(self, pod: kube.Pod, wanted: Mapping[CardId, CardUsage]) -> None:
+        """Raises Transient while init containers that run again need what this one asks for."""
+        others = [other for other in self._ledger.all_cached() if not other.is_finished]
+        claims = [self._claims.of(other) for other in others]
+        known_cards = {card.id: card for card in self._inventory.inventory.cards}
+        again = self._running_again.among(others)
+        reason = init_again.no_room(entitlement.kubelet_uid(pod), wanted, claims, again, known_cards)
+        if reason:
+            raise Transient(f"pod {pod.key}: {reason}")
 
-    def _handed_to(self, pod: kube.Pod) -> HandedPod | None:
-        """What the book says of this very pod: a mirror may claim the UID of another."""
-        known = self._book.get(entitlement.kubelet_uid(pod))
-        if known is None or (known.namespace, known.name) != (pod.metadata.namespace, pod.metadata.name):
-            return None
-        return known
+    def _let_init_through_again(self, pod: kube.Pod) -> None:
+        """Raises Transient where what a one-shot init container held went to others."""
+        wanted = self._claims.of(pod).with_init
+        if wanted is not None:
+            self._wait_for_room(pod, wanted)
+            self._running_again.let_through(pod)
 
     def _report_change(self, pod: kube.Pod, container: str, handed: HandedContainer) -> None:
         """What was handed out holds; the annotation was changed afterwards by somebody."""
@@ -404,7 +412,7 @@ class LateBinding:
             self._outcomes.write(pod, self._success(pod))
 
     def _success(self, pod: kube.Pod) -> dict[str, str]:
-        known = self._handed_to(pod)
+        known = self._claims.handed_to(pod)
         shown = mig_instances.with_instances(pod, self._settings, known) if known is not None else {}
         return {**outcome.success_annotations(pod, self._settings), **shown}
 
@@ -414,7 +422,7 @@ class LateBinding:
 
     def announce_again(self, pod: kube.Pod) -> None:
         """After a start: what the pod does not show yet, though it was decided, is written and told once more."""
-        known = self._handed_to(pod)
+        known = self._claims.handed_to(pod)
         if known is None:
             return
         if known.state == "failed" and pod.annotations.get(keys.BIND_PHASE) != keys.BIND_PHASE_FAILED:

@@ -136,10 +136,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: str
     usage: dict[CardId, CardUsage]
+    """Once its one-shot init containers have ended, without them."""
     handed_out: bool
     """It runs, or ran, with its slices: nobody bound earlier can take them back."""
     bound_at: int
     """Unix seconds."""
+    with_init: dict[CardId, CardUsage] | None = None
+    """While one-shot init containers that had ended run again; None for a pod that has not come so far."""
 
     @property
     def precedence(self) -> tuple[bool, int, str]:
@@ -151,9 +154,13 @@ def claim(pod: kube.Pod, settings: VendorSettings, handed_out: Mapping[int, tupl
     slots: Slots = allocations.read(pod, settings).slots
     if handed_out:
         slots = tuple(handed_out.get(position, slot) for position, slot in enumerate(slots))
+    # An app container that was handed over proves it for good; the status begins anew with a new sandbox.
+    init_over = pod.one_shot_init_done or any(position >= len(pod.init_containers) for position in handed_out or ())
+    shapes = cards.shapes(pod)
     return Claim(
         uid=kubelet_uid(pod),
-        usage=usage.effective(slots, cards.shapes(pod), init_done=pod.one_shot_init_done),
+        usage=usage.effective(slots, shapes, init_done=init_over),
+        with_init=usage.effective(slots, shapes) if init_over else None,
         handed_out=handed_out is not None,
         bound_at=_seconds(pod.annotations.get(keys.BIND_TIME) or pod.annotations.get(keys.ASSIGNED_TIME) or ""),
     )
@@ -167,23 +174,27 @@ def overcommitted(own: Claim, others: Iterable[Claim], known_cards: Mapping[Card
         if card is None:
             continue
         holders = [other for other in before if card_id in other.usage]
-        total = wanted
-        for holder in holders:
-            total += holder.usage[card_id]
-        for what, asked, there in (
-            ("MiB of memory", total.memory_mib, card.memory_mib),
-            ("percent of cores", total.cores_percent, card.cores_percent),
-            ("slots", total.slots, card.slots),
-        ):
-            if what == "percent of cores" and card.mode == MIG:
-                continue  # each instance's percentage is rounded up: seven of a seventh are 105
-            if asked > there:
-                return Refusal(
-                    reason=f"card {card_id} has {there} {what}, but {asked} would be in use together with the pods "
-                    "bound before this one; delete the pod, so that it is placed anew",
-                    holders=tuple(holder.uid for holder in holders),
-                )
+        total = sum((holder.usage[card_id] for holder in holders), start=wanted)
+        if lacking := shortage(card, total):
+            return Refusal(
+                reason=f"card {card_id} has {lacking} would be in use together with the pods bound before this one; "
+                "delete the pod, so that it is placed anew",
+                holders=tuple(holder.uid for holder in holders),
+            )
     return None
+
+
+def shortage(card: Card, total: CardUsage) -> str:
+    """`<there> <of what>, but <asked>` where a card cannot carry so much, else empty."""
+    for what, asked, there in (
+        ("MiB of memory", total.memory_mib, card.memory_mib),
+        ("percent of cores", total.cores_percent, card.cores_percent),
+        ("slots", total.slots, card.slots),
+    ):
+        # Each MIG instance's percentage is rounded up: seven of a seventh are 105.
+        if asked > there and not (what == "percent of cores" and card.mode == MIG):
+            return f"{there} {what}, but {asked}"
+    return ""
 
 
 def _seconds(text: str) -> int:
