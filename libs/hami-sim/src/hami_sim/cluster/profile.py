@@ -15,6 +15,7 @@ CARDS_PER_NODE_MAX = 16
 NODES_MAX = 1000
 
 ServiceName = Literal["scheduler", "webhook", "node-agent", "monitor"]
+NodeServiceName = Literal["node-agent", "monitor"]
 
 
 class CardGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +45,8 @@ class NodeGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     labels: dict[str, str] = msgspec.field(default_factory=lambda: {"gpu": "on"})
     driver_version: str = "570.124.06"
     cuda_version: str = "12.8"
+    settings: dict[NodeServiceName, dict[str, Any]] = {}
+    """Settings of these nodes' services, over those of the whole cluster."""
 
 
 class ClusterProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

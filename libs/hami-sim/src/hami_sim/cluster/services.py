@@ -18,7 +18,7 @@ from kubelet_api.constants import DEVICE_PLUGINS_FOLDER, POD_RESOURCES_FOLDER
 
 from hami_sim.cluster.artefacts import Artefacts
 from hami_sim.cluster.layout import ClusterLayout, NodeLayout
-from hami_sim.cluster.profile import NodePlan, node_plans
+from hami_sim.cluster.profile import NodePlan, NodeServiceName, node_plans
 from hami_sim.cluster.record import SimRecord, nodes_root
 from hami_sim.cluster.service_spec import ServiceSpec, merged
 from hami_sim.loopback_ports import LOOPBACK
@@ -216,6 +216,11 @@ def _host_environment(place: NodeLayout, artefacts: Artefacts) -> dict[str, str]
     return {**_driver_environment(place), "LD_LIBRARY_PATH": libraries}
 
 
+def _on_node(settings: dict[str, Any], record: SimRecord, plan: NodePlan, service: NodeServiceName) -> dict[str, Any]:
+    """Over what the cluster needs: what the profile says for all nodes, then what it says for these."""
+    return merged(merged(settings, record.profile.settings.get(service, {})), plan.group.settings.get(service, {}))
+
+
 def _node_agent(layout: ClusterLayout, record: SimRecord, artefacts: Artefacts, plan: NodePlan) -> ServiceSpec:
     account, name = "hami-node-agent", f"node-agent-{plan.name}"
     place, observation = NodeLayout(nodes_root(record), plan.index), record.ports[f"node-agent-{plan.name}"]
@@ -240,7 +245,7 @@ def _node_agent(layout: ClusterLayout, record: SimRecord, artefacts: Artefacts, 
     return ServiceSpec(
         name=name,
         argv=(program("hami-node-agent"), "serve"),
-        settings=merged(settings, record.profile.settings.get("node-agent", {})),
+        settings=_on_node(settings, record, plan, "node-agent"),
         account=account,
         environment=_host_environment(place, artefacts),
         ready_url=_ready(observation),
@@ -265,7 +270,7 @@ def _monitor(layout: ClusterLayout, record: SimRecord, artefacts: Artefacts, pla
     return ServiceSpec(
         name=name,
         argv=(program("hami-monitor"), "serve"),
-        settings=merged(settings, record.profile.settings.get("monitor", {})),
+        settings=_on_node(settings, record, plan, "monitor"),
         account=account,
         environment=_host_environment(place, artefacts),
         ready_url=_ready(observation),
