@@ -13,13 +13,19 @@ from answer_node_register import card_facts, inventory_of, node_options_of, sett
 from hami_chassis.errors import Permanent, Transient
 from hami_chassis.kube.errors import NotFound
 from hami_chassis.log import LogSettings, configure_logging
+from hami_chassis.settings import Fault, SettingsError, load_settings
 from hami_model import keys, kube
+from hami_model.errors import HamiError
 from hami_node_agent.adapters.late_binding import HandoverPlan, RefusedForGoodError
 from hami_node_agent.adapters.lock_handoff import LockHandoff
+from hami_node_agent.adapters.machine_files import device_rules
 from hami_node_agent.adapters.mig_instances import MigInstances
+from hami_node_agent.config import NodeAgentSettings
+from hami_node_agent.core import hami_names
 from hami_node_agent.core.grant import HostLayout, HostState, LimitPolicy
 from hami_node_agent.core.handed_out import HandedOut
 from hami_node_agent.core.inventory import Inventory
+from hami_node_agent.core.machine_devices import MachineDevices
 from hami_node_agent.metrics import NodeAgentMetrics
 from hami_sim.manual_clock import ManualClock
 from kubelet_api import deviceplugin_v1beta1_pb2 as pb
@@ -152,12 +158,24 @@ def _key(pod: dict[str, Any]) -> tuple[str, str]:
 
 
 def answer(row: Row) -> dict[str, Any]:
-    return asyncio.run(_answer(row))
+    try:
+        return asyncio.run(_answer(row))
+    except (HamiError, Permanent) as error:
+        return {"start_error": str(error)}
+
+
+def _agent_settings(row: Row) -> NodeAgentSettings:
+    """As the process would have them. Raises SettingsError."""
+    given = hami_names.found_in(row["config"]["flags"], row["config"]["env"])
+    if given.faults:
+        raise SettingsError([Fault("", source, problem) for source, problem in given.faults])
+    return load_settings(NodeAgentSettings, others=given.values, environment={})
 
 
 async def _answer(row: Row) -> dict[str, Any]:
-    settings, options = settings_of(row), node_options_of(row)
-    layout = HostLayout(hook_path=row["config"]["env"]["HOOK_PATH"])
+    agent, settings, options = _agent_settings(row), settings_of(row), node_options_of(row)
+    machine = MachineDevices(nodes=frozenset(row.get("char_devices_present") or ()))
+    layout = HostLayout(hook_path=agent.files.hook_path)
     api = Api(row)
     clock, book = ManualClock(), HandedOut()
     handoff = LockHandoff(
@@ -169,6 +187,7 @@ async def _answer(row: Row) -> dict[str, Any]:
                 library_log_level=options.library_log_level,
                 disable_core_limit=options.disable_core_limit,
             ),
+            devices=device_rules(agent.devices, agent.nvml, machine),
         ),
         settings,
         book,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from typing import Any
 
@@ -13,6 +14,7 @@ from vectors import Row
 _UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _CACHE = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 _LIMIT = "CUDA_DEVICE_MEMORY_LIMIT_"
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 def compare_allocate(expect: dict[str, Any], got: dict[str, Any], row: Row) -> str:
@@ -21,9 +23,10 @@ def compare_allocate(expect: dict[str, Any], got: dict[str, Any], row: Row) -> s
             "start_error": (bool(expect.get("start_error")), bool(got.get("start_error")))
         }
     else:
+        in_order = not _lists_by_index(row)
         pairs = {
             "error": (expect["error"] is None, got["error"] is None),
-            "response": (_response(expect["response"]), _response(got["response"])),
+            "response": (_response(expect["response"], in_order), _response(got["response"], in_order)),
             "pod_annotations_after": (_pods(expect), _pods(got)),
             "lock_after": (expect.get("lock_after"), got.get("lock_after")),
         }
@@ -37,26 +40,50 @@ def compare_allocate(expect: dict[str, Any], got: dict[str, Any], row: Row) -> s
     return "; ".join(f"{name}: {ours} instead of {theirs}" for name, (theirs, ours) in differing.items())
 
 
-def _response(response: Any) -> Any:
+def _lists_by_index(row: Row) -> bool:
+    """Then HAMi lists devices in no order."""
+    config = row["config"]
+    by_flag = any("device-id-strategy=index" in flag for flag in config["flags"])
+    return by_flag or config["env"].get("DEVICE_ID_STRATEGY") == "index"
+
+
+def _response(response: Any, in_order: bool) -> Any:
     if response is None:
         return None
-    return [_container(answer) if isinstance(answer, dict) else answer for answer in response["container_responses"]]
+    answers = response["container_responses"]
+    return [_container(answer, in_order) if isinstance(answer, dict) else answer for answer in answers]
 
 
-def _container(answer: dict[str, Any]) -> dict[str, Any]:
+def _listed(text: str, in_order: bool) -> str:
+    return text if in_order else ",".join(sorted(text.split(",")))
+
+
+def _container(answer: dict[str, Any], in_order: bool) -> dict[str, Any]:
     """One container's answer with what is random or unordered taken out, and without what we add."""
     # A name that ends in _ stands for all names that go on with a number.
     left_out = additions.names("environment")
     envs = {key: value for key, value in answer["envs"].items() if not {key, key.rstrip("0123456789")} & left_out}
+    if _VISIBLE in envs:
+        envs[_VISIBLE] = _listed(envs[_VISIBLE], in_order)
     if _CACHE in envs:
-        envs[_CACHE] = _UUID4.sub("<UUID4>", envs[_CACHE])
+        envs[_CACHE] = posixpath.normpath(_UUID4.sub("<UUID4>", envs[_CACHE]))
     return {
         "envs": envs,
-        "mounts": sorted(answer["mounts"], key=lambda mount: (mount["container_path"], mount["host_path"])),
+        "mounts": sorted(
+            map(_as_paths, answer["mounts"]), key=lambda mount: (mount["container_path"], mount["host_path"])
+        ),
         "devices": sorted(answer["devices"], key=lambda device: (device["container_path"], device["host_path"])),
-        "annotations": {_UUID4.sub("<UUID4>", key): value for key, value in answer["annotations"].items()},
-        "cdi_devices": answer["cdi_devices"],
+        "annotations": {
+            _UUID4.sub("<UUID4>", key): _listed(value, in_order) for key, value in answer["annotations"].items()
+        },
+        "cdi_devices": answer["cdi_devices"] if in_order else sorted(answer["cdi_devices"]),
     }
+
+
+def _as_paths(mount: dict[str, Any]) -> dict[str, Any]:
+    """A doubled slash is no other path."""
+    names = ("container_path", "host_path")
+    return {**mount, **{name: posixpath.normpath(mount[name]) for name in names}}
 
 
 def _limits_apart(response: list[dict[str, Any]]) -> list[tuple[dict[str, Any], list[str]]]:
@@ -65,11 +92,13 @@ def _limits_apart(response: list[dict[str, Any]]) -> list[tuple[dict[str, Any], 
     for answer in response:
         envs = answer["envs"]
         limits = sorted(value for key, value in envs.items() if key.startswith(_LIMIT))
-        visible = sorted(value for text in [envs.get("NVIDIA_VISIBLE_DEVICES", "")] for value in text.split(","))
-        others = {
-            key: value for key, value in envs.items() if not key.startswith(_LIMIT) and key != "NVIDIA_VISIBLE_DEVICES"
+        visible = sorted(envs.get(_VISIBLE, "").split(","))
+        others = {key: value for key, value in envs.items() if not key.startswith(_LIMIT) and key != _VISIBLE}
+        names = {
+            "cdi_devices": sorted(answer["cdi_devices"]),
+            "annotations": {key: _listed(value, in_order=False) for key, value in answer["annotations"].items()},
         }
-        found.append(({**answer, "envs": others}, [*limits, *visible]))
+        found.append(({**answer, **names, "envs": others}, [*limits, *visible]))
     return found
 
 

@@ -41,10 +41,6 @@ DEFERRALS = (
     *FAMILY_DEFERRALS,
     *MONITOR_DEFERRALS,
     "static MIG",
-    "another device list strategy",
-    "IMEX channels",
-    "GDS, GDRCopy and MOFED devices",
-    "another hook path",
 )
 
 
@@ -63,19 +59,7 @@ def deferral(row: Row) -> str | None:
 
 
 def _node_deferral(row: Row) -> str | None:
-    config = row["config"]
-    asked = " ".join([*config["flags"], *(f"{key}={value}" for key, value in config["env"].items())]).lower()
-    kinds = {
-        "static MIG": _hands_out_static_mig(row),
-        "another device list strategy": any(
-            word in asked
-            for word in ("device-list-strategy", "device_list_strategy", "device-id-strategy", "pass-device-specs")
-        ),
-        "IMEX channels": "imex" in asked,
-        "GDS, GDRCopy and MOFED devices": any(word in asked for word in ("gds", "gdrcopy", "mofed")),
-        "another hook path": config["env"].get("HOOK_PATH", "").endswith("/"),
-    }
-    return next((kind for kind, holds in kinds.items() if holds), None)
+    return "static MIG" if _hands_out_static_mig(row) else None
 
 
 def _hands_out_static_mig(row: Row) -> bool:

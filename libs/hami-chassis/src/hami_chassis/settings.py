@@ -1,6 +1,7 @@
 """Settings: one frozen struct per service, from defaults, a file, the environment and the command line.
 
-Later sources win: field defaults, the YAML or JSON file, `HAMI_<GROUP>_<FIELD>`, `--set group.field=value`.
+Later sources win: field defaults, what a caller read under another program's names, the YAML or JSON file,
+`HAMI_<GROUP>_<FIELD>`, `--set group.field=value`.
 Unknown keys of the file and of `--set` are faults; all faults come at once, each with its path and source.
 Environment names that no field has are left alone: Kubernetes puts names of Services into every environment.
 
@@ -51,14 +52,17 @@ def load_settings(
     into: type[S],
     *,
     file: Path | None = None,
+    others: Iterable[tuple[str, str, str]] = (),
     environment: Mapping[str, str] = os.environ,
     sets: Iterable[str] = (),
     prefix: str = "HAMI",
 ) -> S:
-    """Reads and checks everything. Raises SettingsError with all faults."""
+    """Reads and checks everything. `others`: path, text and source of each. Raises SettingsError with all faults."""
     faults: list[Fault] = []
     values: dict[str, _Value] = {}
     leaves = {leaf.path: leaf for leaf in settable_fields(into)}
+    for path, text, source in others:
+        values[path] = _Value(_parse_text(text, leaves[path].type), source, from_text=True)
     if file is not None:
         _read_file(file, into, values, faults)
     for leaf in leaves.values():

@@ -13,6 +13,9 @@ from hami_chassis.log import LogSettings
 from hami_model.events import subjects
 from hami_model.events.streams import StreamSettings
 
+from hami_node_agent.core.device_lists import IdStrategy, Strategy
+from hami_node_agent.core.machine_devices import IMEX_CHANNELS
+
 HandoffMode = Literal["late-binding", "lock", "auto"]
 
 
@@ -48,6 +51,42 @@ class HandoffSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """RuntimeClass names whose handler is NVIDIA's."""
 
 
+class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How containers are told which devices are their own; docs/device-lists.md: what that means in each hand-off."""
+
+    list_strategies: tuple[Strategy, ...] = ("envvar",)
+    """`envvar`, `volume-mounts`, `cdi-annotations`, `cdi-cri`, or several; HAMi's DEVICE_LIST_STRATEGY."""
+    id_strategy: IdStrategy = "uuid"
+    """Whether cards are named by `uuid` or by `index`; HAMi's DEVICE_ID_STRATEGY."""
+    mig_strategy: Literal["none"] = "none"
+    """Cards in MIG mode count as whole cards; HAMi's MIG_STRATEGY."""
+    pass_nodes: bool = False
+    """Whether kubelet, too, is told the device nodes; HAMi's PASS_DEVICE_SPECS."""
+    gdrcopy: bool = False
+    """Whether containers get GDRCopy's device; HAMi's GDRCOPY_ENABLED."""
+    gds: bool = False
+    """Whether containers get the devices of GPUDirect Storage; HAMi's GDS_ENABLED."""
+    mofed: bool = False
+    """Whether containers get Mellanox' devices; HAMi's MOFED_ENABLED."""
+    imex_channels: tuple[int, ...] = ()
+    """IMEX channels that containers get where the machine has them: none, or 0; HAMi's IMEX_CHANNEL_IDS."""
+    imex_required: bool = False
+    """Whether a channel that is not there keeps the node-agent from starting; HAMi's IMEX_REQUIRED."""
+    cdi_annotation_prefix: str = "cdi.k8s.io/"
+    """Beginning of the annotation that names CDI devices; HAMi's CDI_ANNOTATION_PREFIX."""
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """What is wrong in this group."""
+        if not self.list_strategies:
+            yield "list_strategies", "name at least one way in which containers are told their devices"
+        if len(set(self.list_strategies)) < len(self.list_strategies):
+            yield "list_strategies", "each way may be named once"
+        if not set(self.imex_channels) <= set(IMEX_CHANNELS):
+            yield "imex_channels", "only channel 0 can be given to containers: others belong to one workload each"
+        if not self.cdi_annotation_prefix.endswith("/"):
+            yield "cdi_annotation_prefix", "must end with a slash, as the prefix of an annotation's key does"
+
+
 class KubeletPaths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where kubelet is met."""
 
@@ -63,7 +102,14 @@ class NvmlSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     library_file: str = ""
     """The driver's libnvidia-ml.so.1. Empty: under `driver_root`, else as the loader finds it."""
     driver_root: str = "/"
-    """Where the host's driver lies in this container, such as /run/nvidia/driver."""
+    """Where the host's driver lies in this container, such as /driver-root; HAMi's DRIVER_ROOT_CTR_PATH."""
+    required: bool = True
+    """Whether a driver that cannot be used ends the node-agent. Else it idles and offers nothing, until it is started
+    anew; HAMi's FAIL_ON_INIT_ERROR."""
+    host_driver_root: str = "/"
+    """Where it lies on the host, such as /run/nvidia/driver with GPU Operator; HAMi's NVIDIA_DRIVER_ROOT."""
+    host_dev_root: str = ""
+    """Folder of the host that holds dev/ with the driver's nodes. Empty: `host_driver_root`; HAMi's NVIDIA_DEV_ROOT."""
 
 
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,6 +119,10 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Faults that are not the card's, in addition to 13, 31, 43, 45, 68 and 109."""
     watched_xids: tuple[int, ...] = ()
     """Faults that are the card's in spite of both lists."""
+    ignore_no_xid: bool = False
+    """Every fault is the card's; HAMi's DP_ENABLE_HEALTHCHECKS=all."""
+    watch_xids: bool = True
+    """Whether faults that the driver reports count at all; HAMi's DP_DISABLE_HEALTHCHECKS=all. Probes go on."""
     probe_seconds: float = 5.0
     """How often every card is asked whether it is there."""
     clean_probes: int = 3
@@ -116,6 +166,8 @@ class NodeAgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Which node this is, and what it offers."""
     handoff: HandoffSettings = HandoffSettings()
     """How slices reach containers."""
+    devices: DeviceSettings = DeviceSettings()
+    """How containers are told which devices are their own."""
     kubelet: KubeletPaths = KubeletPaths()
     """Where kubelet is met."""
     nvml: NvmlSettings = NvmlSettings()
@@ -145,8 +197,8 @@ class NodeAgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 yield name, "must be positive"
         for name in ("hook_path", "lock_dir", "cdi_dir", "state_dir"):
             path = getattr(self.files, name)
-            if not path.startswith("/") or path == "/" or path.endswith("/"):
-                yield f"files.{name}", f"{path!r} is no absolute path without a slash at its end"
+            if not path.startswith("/") or not path.strip("/"):
+                yield f"files.{name}", f"{path!r} is no absolute path of a folder of its own"
 
 
 def serving_faults(settings: NodeAgentSettings) -> Iterator[str]:

@@ -35,15 +35,17 @@ from hami_node_agent.adapters.kubelet_files import KubeletCheckpointFile
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
 from hami_node_agent.adapters.lock_api import KubeLockApi
 from hami_node_agent.adapters.lock_handoff import LockHandoff
+from hami_node_agent.adapters.machine_files import device_rules, find_devices
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.adapters.node import LockRelease, NodeRegistration, NodeWatch
-from hami_node_agent.adapters.nvml import Nvml, find_library
+from hami_node_agent.adapters.nvml import DriverError, Nvml, find_library
 from hami_node_agent.adapters.nvml_mig_driver import NvmlMigDriver
 from hami_node_agent.adapters.outcomes import HandoverOutcomes
 from hami_node_agent.adapters.placeholder_handoff import LateBindingHandoff
 from hami_node_agent.adapters.pod_resources import PodResources
 from hami_node_agent.adapters.pods import NodePods, PodPatches, PodSubscriber
 from hami_node_agent.config import NodeAgentSettings, serving_faults
+from hami_node_agent.core import hami_names
 from hami_node_agent.core.entitlement import holders_of
 from hami_node_agent.core.grant import HostLayout, LimitPolicy
 from hami_node_agent.core.health import HealthBook, HealthPolicy, ignored_xids
@@ -72,10 +74,14 @@ Sets = Annotated[
 ]
 
 
-@app.command(epilog=SETTINGS_HELP)
-def serve(config: ConfigFile = None, sets: Sets = None) -> None:
-    """Offer the cards and hand slices over until told to stop."""
-    settings = _settings(config, sets)
+@app.command(epilog=SETTINGS_HELP, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def serve(context: typer.Context, config: ConfigFile = None, sets: Sets = None) -> None:
+    """Offer the cards and hand slices over until told to stop.
+
+    Flags and environment names of HAMi's device plugin are taken too; settings of ours outweigh them.
+    """
+    given = hami_names.found_in(context.args, os.environ)
+    settings = _settings(config, sets, given)
     faults = list(serving_faults(settings))
     if faults:
         _wrong_use("; ".join(faults))
@@ -83,6 +89,8 @@ def serve(config: ConfigFile = None, sets: Sets = None) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     configure_logging(settings.log, service="node-agent", node=settings.node.name)
     log.info("settings", **masked(settings))
+    for note in given.notes:
+        log.warning("setting-without-effect", problem=note)
     try:
         raise typer.Exit(run_process(lambda stack: build(settings, stack)))
     except (Permanent, HamiError, OSError) as error:
@@ -92,7 +100,7 @@ def serve(config: ConfigFile = None, sets: Sets = None) -> None:
 @app.command()
 def inventory(config: ConfigFile = None, sets: Sets = None) -> None:
     """Print what this machine would offer, as the register annotation, and what keeps cards out of it."""
-    settings = _settings(config, sets)
+    settings = _settings(config, sets, hami_names.found_in((), os.environ))
     try:
         nvidia = _nvidia_settings(settings)
         options = _options(settings, nvidia)
@@ -126,7 +134,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     chassis_metrics, metrics = ChassisMetrics(registry), NodeAgentMetrics(registry)
 
     # Files of the host.
-    layout = HostLayout(hook_path=settings.files.hook_path, lock_dir=settings.files.lock_dir)
+    layout = HostLayout(hook_path=settings.files.hook_path, lock_dir=settings.files.lock_dir.rstrip("/"))
     files = HostFolder(layout, settings.files.library_version)
     log.info("library", version=files.install(settings.files.library_file) or "not versioned")
     cdi = CdiFolder(Path(settings.files.cdi_dir), [Path(folder) for folder in settings.files.nvidia_cdi_dirs])
@@ -136,7 +144,13 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
 
     # Cards.
     nvml = Nvml(with_mig=is_mig)
-    await nvml.start(find_library(settings.nvml.library_file, settings.nvml.driver_root))
+    try:
+        await nvml.start(find_library(settings.nvml.library_file, settings.nvml.driver_root))
+    except DriverError as error:
+        if settings.nvml.required:
+            raise
+        log.warning("idle-without-driver", reason=str(error))
+        return _idle(settings, registry)
     stack.push_async_callback(nvml.close)
 
     # API server and bus.
@@ -180,7 +194,9 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         options,
         HealthBook(
             HealthPolicy(
-                ignored_xids=ignored_xids(settings.health.ignored_xids, settings.health.watched_xids),
+                ignored_xids=frozenset()
+                if settings.health.ignore_no_xid
+                else ignored_xids(settings.health.ignored_xids, settings.health.watched_xids),
                 clean_probes=settings.health.clean_probes,
             )
         ),
@@ -205,6 +221,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
             library_log_level=options.library_log_level,
             disable_core_limit=options.disable_core_limit,
         ),
+        devices=device_rules(settings.devices, settings.nvml, find_devices(settings.nvml.driver_root)),
         shown_by=settings.handoff.shown_by,
         runtime_classes=frozenset(settings.handoff.runtime_classes),
     )
@@ -291,7 +308,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     observation = HttpServer(observed, settings.observation, name="observation")
     return [
         RootTask("kubelet", kubelet.run, Stage.INTAKE),
-        RootTask("faults", cards.watch_faults),
+        *([RootTask("faults", cards.watch_faults)] if settings.health.watch_xids else []),
         RootTask("probes", cards.probe),
         RootTask("collection", collection.run),
         RootTask("lock-release", release.run),
@@ -305,9 +322,23 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     ]
 
 
-def _settings(config: Path | None, sets: list[str] | None) -> NodeAgentSettings:
+def _idle(settings: NodeAgentSettings, registry: CollectorRegistry) -> list[RootTask]:
+    """Nothing is offered: there is no driver, and none has to be."""
+    observed = new_app()
+    add_observation_routes(observed, registry=registry, ready={})
+    observation = HttpServer(observed, settings.observation, name="observation")
+
+    async def idle() -> None:
+        await asyncio.Event().wait()
+
+    return [RootTask("idle", idle), RootTask("observation", observation.run, Stage.OBSERVATION)]
+
+
+def _settings(config: Path | None, sets: list[str] | None, given: hami_names.Found) -> NodeAgentSettings:
+    if given.faults:
+        _wrong_use("; ".join(f"{source}: {problem}" for source, problem in given.faults))
     try:
-        return load_settings(NodeAgentSettings, file=config, sets=sets or ())
+        return load_settings(NodeAgentSettings, file=config, others=given.values, sets=sets or ())
     except Permanent as error:
         _wrong_use(str(error))
 

@@ -30,6 +30,7 @@ from hami_node_agent.core import (
 )
 from hami_node_agent.core.checkpoint_match import Holder, Unmatched
 from hami_node_agent.core.claims import Claims
+from hami_node_agent.core.device_lists import DeviceRules
 from hami_node_agent.core.entitlement import Entitlement, Refusal
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod
 from hami_node_agent.core.init_again import RunningAgain
@@ -59,6 +60,7 @@ class HandoverPlan(msgspec.Struct, frozen=True, kw_only=True):
     node_name: str
     layout: grant.HostLayout
     limits: grant.LimitPolicy
+    devices: DeviceRules = DeviceRules()
     shown_by: ShownBy = "auto"
     runtime_classes: frozenset[str] = frozenset({"nvidia"})
     """RuntimeClass names whose handler is NVIDIA's."""

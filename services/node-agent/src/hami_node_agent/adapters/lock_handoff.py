@@ -17,12 +17,15 @@ from hami_model.errors import MalformedAnnotation
 from hami_model.node_lock import PodName
 from kubelet_api import deviceplugin_v1beta1_pb2 as pb
 
+from hami_node_agent.adapters.allocate_response import allocate_response
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, RefusedForGoodError, new_pod
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.core import checkpoint_match, grant, handed_out, lock_allocate, mig_instances
 from hami_node_agent.core.checkpoint_match import Unmatched
+from hami_node_agent.core.device_lists import VisibleDevice
 from hami_node_agent.core.entitlement import Refusal
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut
+from hami_node_agent.core.inventory import visible_cards
 from hami_node_agent.core.lock_allocate import Plan, PreferredRequest, Served
 from hami_node_agent.core.outcome import failure_annotations
 from hami_node_agent.metrics import NodeAgentMetrics
@@ -215,16 +218,11 @@ class LockHandoff:
         """Afterwards the container is in the book."""
         if any(piece.placement is not None for piece in handed.slices):
             given = await self._instances(pod, container, handed)
-        else:
-            given = await self._limited_share(pod, container, handed)
-            self._book.add_container(pod.uid, new_pod(pod), container.name, handed)
-        return pb.ContainerAllocateResponse(
-            envs={**given.environment, env.VISIBLE_CARDS: ",".join(given.card_ids)},
-            mounts=[
-                pb.Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
-                for mount in given.mounts
-            ],
-        )
+            visible = [VisibleDevice(uuid=uuid, index=uuid) for uuid in given.card_ids]
+            return allocate_response(given, visible, self._plan.devices)
+        given = await self._limited_share(pod, container, handed)
+        self._book.add_container(pod.uid, new_pod(pod), container.name, handed)
+        return allocate_response(given, visible_cards(self._inventory.inventory, given.card_ids), self._plan.devices)
 
     async def _limited_share(self, pod: kube.Pod, container: kube.Container, handed: HandedContainer) -> grant.Grant:
         await self._files.prepare_container(pod.uid, container.name)

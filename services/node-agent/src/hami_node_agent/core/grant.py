@@ -24,7 +24,7 @@ class HostLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> str:
-        return f"{self.hook_path}/vgpu"
+        return f"{self.hook_path.rstrip('/')}/vgpu"
 
     @property
     def library(self) -> str:

@@ -11,6 +11,7 @@ from hami_model.cards import Card
 from hami_model.ids import CardId
 from hami_model.pair_scores import PairScores
 
+from hami_node_agent.core.device_lists import VisibleDevice, card_node
 from hami_node_agent.core.mig_profiles import InstanceProfile, ProfileOffer, profiles_to_offer
 from hami_node_agent.core.node_options import MIG, NodeOptions
 
@@ -147,6 +148,17 @@ def kubelet_devices(inventory: Inventory, *, numa_topology: bool) -> tuple[Kubel
         )
         for offered in inventory.offered
         for slot in range(offered.kubelet_ids)
+    )
+
+
+def visible_cards(inventory: Inventory, card_ids: Iterable[str]) -> tuple[VisibleDevice, ...]:
+    """What containers are told of these cards; a card that is not offered has neither index nor node."""
+    found = [(card_id, inventory.find(card_id)) for card_id in card_ids]
+    return tuple(
+        VisibleDevice(uuid=card_id, index="")
+        if offered is None
+        else VisibleDevice(uuid=card_id, index=str(offered.card.index), nodes=(card_node(offered.minor),))
+        for card_id, offered in found
     )
 
 
