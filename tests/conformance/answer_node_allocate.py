@@ -22,7 +22,7 @@ from hami_node_agent.adapters.machine_files import device_rules
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.config import NodeAgentSettings
 from hami_node_agent.core import hami_names
-from hami_node_agent.core.grant import HostLayout, HostState, LimitPolicy
+from hami_node_agent.core.grant import ContainerFiles, HostLayout, HostState, LimitPolicy
 from hami_node_agent.core.handed_out import HandedOut
 from hami_node_agent.core.inventory import Inventory
 from hami_node_agent.core.machine_devices import MachineDevices
@@ -97,7 +97,7 @@ class Files:
     async def state(self) -> HostState:
         return self._state
 
-    async def prepare_container(self, pod_uid: str, container: str) -> None:
+    async def prepare_container(self, files: ContainerFiles) -> None:
         pass
 
     async def remove_pod(self, pod_uid: str) -> None:
@@ -113,7 +113,7 @@ class Silence:
     async def write(self, *_: object) -> None:
         pass
 
-    def announce_allocated(self, pod: kube.Pod, verification: str) -> None:
+    def announce_allocated(self, pod: kube.Pod, verification: str, held_by: object) -> None:
         pass
 
     def announce_failed(self, pod: kube.Pod, reason: str, holders: Iterable[kube.Pod] = ()) -> None:

@@ -65,12 +65,17 @@ def _container(answer: dict[str, Any], in_order: bool) -> dict[str, Any]:
     envs = {key: value for key, value in answer["envs"].items() if not {key, key.rstrip("0123456789")} & left_out}
     if _VISIBLE in envs:
         envs[_VISIBLE] = _listed(envs[_VISIBLE], in_order)
+    added = tuple(additions.names("mount"))
     if _CACHE in envs:
         envs[_CACHE] = posixpath.normpath(_UUID4.sub("<UUID4>", envs[_CACHE]))
     return {
         "envs": envs,
         "mounts": sorted(
-            map(_as_paths, answer["mounts"]), key=lambda mount: (mount["container_path"], mount["host_path"])
+            map(
+                _as_paths,
+                (mount for mount in answer["mounts"] if not mount["container_path"].endswith(added)),
+            ),
+            key=lambda mount: (mount["container_path"], mount["host_path"]),
         ),
         "devices": sorted(answer["devices"], key=lambda device: (device["container_path"], device["host_path"])),
         "annotations": {

@@ -8,7 +8,8 @@ import pytest
 from hami_model import kube
 from hami_model.cards import Slice
 from hami_model.ids import CardId
-from hami_node_agent.core import grant
+from hami_node_agent.core import backends, grant
+from hami_node_agent.core.backends import EnforcementPolicy, NodeTerms, Promise
 from hami_node_agent.core.grant import HostLayout, HostState, LimitPolicy
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,14 +25,12 @@ def piece(card: str, memory: int = 1000, cores: int = 10) -> Slice:
 def given_to(
     *slices: Slice, policy: LimitPolicy | None = None, host: HostState = HOST, env: list[kube.EnvVar] | None = None
 ) -> grant.Grant:
-    return grant.make_grant(
-        slices,
-        kube.Container(name="main", env=env),
-        pod_uid="u1",
-        region_name="r.cache",
-        layout=LAYOUT,
-        host=host,
-        policy=policy or LimitPolicy(),
+    container = kube.Container(name="main", env=env)
+    enforcement = EnforcementPolicy()
+    handed = backends.promise(slices, container, position=0, region_name="r.cache", policy=enforcement)
+    return backends.make_grant(
+        Promise(pod_uid="u1", container=container, handed=handed),
+        NodeTerms(layout=LAYOUT, host=host, limits=policy or LimitPolicy(), policy=enforcement),
     )
 
 
@@ -47,6 +46,7 @@ def test_a_slice_becomes_limits_and_mounts() -> None:
     assert [(mount.container_path, mount.host_path, mount.read_only) for mount in found.mounts] == [
         ("/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/libvgpu.so.7", True),
         ("/usr/local/vgpu", "/usr/local/vgpu/containers/u1_main", False),
+        ("/usr/local/vgpu/limits", "/usr/local/vgpu/limits/u1_main", True),
         ("/tmp/vgpulock", "/tmp/vgpulock", False),
         ("/etc/ld.so.preload", "/usr/local/vgpu/ld.so.preload", True),
     ]

@@ -18,7 +18,7 @@ from hami_node_agent.adapters.kubelet_files import KubeletCheckpointUnreadable
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, RefusedForGoodError
 from hami_node_agent.core.cdi_spec import ForeignSpec
 from hami_node_agent.core.entitlement import MIRROR_KEY
-from hami_node_agent.core.grant import HostLayout, HostState, LimitPolicy
+from hami_node_agent.core.grant import ContainerFiles, HostLayout, HostState, LimitPolicy
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod, encode
 from hami_node_agent.core.inventory import Inventory, OfferedCard
 from hami_node_agent.metrics import NodeAgentMetrics
@@ -115,8 +115,8 @@ class World:
     async def state(self) -> HostState:
         return HostState(library="/l")
 
-    async def prepare_container(self, pod_uid: str, container: str) -> None:
-        self.log.append(f"folder {pod_uid} {container}")
+    async def prepare_container(self, files: ContainerFiles) -> None:
+        self.log.append(f"folder {files.pod_uid} {files.container}")
 
 
 class Checkpoint:
@@ -161,7 +161,7 @@ class Outcomes:
     def write(self, pod: kube.Pod, annotations: Mapping[str, str]) -> None:
         self._world.log.append(f"phase {pod.uid} {annotations['hami.io/bind-phase']}")
 
-    def announce_allocated(self, pod: kube.Pod, verification: str) -> None:
+    def announce_allocated(self, pod: kube.Pod, verification: str, held_by: object) -> None:  # noqa: ARG002
         self._world.log.append(f"allocated {pod.uid} {verification}")
 
     def announce_failed(self, pod: kube.Pod, reason: str, holders: Iterable[kube.Pod] = ()) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from hami_model import env, keys, register
 
-Place = Literal["pod-annotation", "node-annotation", "node-register-field", "environment", "cdi-device"]
+Place = Literal["pod-annotation", "node-annotation", "node-register-field", "environment", "mount", "cdi-device"]
 
 
 class Addition(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +50,11 @@ ADDITIONS: Final[tuple[Addition, ...]] = (
         place="environment",
         name=env.CORES_LIMIT_OF,
         why="followed by a number: gives each card its own share of compute where a container's shares differ",
+    ),
+    Addition(
+        place="mount",
+        name="/vgpu/limits",
+        why="after the hook path: the container's limits page, which it can read and not write",
     ),
     Addition(
         place="cdi-device",

@@ -26,7 +26,8 @@ from kubelet_api.checkpoint import Checkpoint, CheckpointData, pod_devices_entry
 from kubelet_api.constants import CHECKPOINT_FILE
 from prometheus_client import CollectorRegistry
 
-from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile, HostFolder
+from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile
+from hami_node_agent.adapters.host_folder import HostFolder
 from hami_node_agent.adapters.kubelet_files import KubeletCheckpointFile
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
 from hami_node_agent.adapters.placeholder_handoff import LateBindingHandoff
@@ -64,7 +65,7 @@ class _Silence:
     def write(self, pod: kube.Pod, annotations: Mapping[str, str]) -> None:
         pass
 
-    def announce_allocated(self, pod: kube.Pod, verification: str) -> None:
+    def announce_allocated(self, pod: kube.Pod, verification: str, held_by: object) -> None:
         pass
 
     def announce_failed(self, pod: kube.Pod, reason: str, holders: Iterable[kube.Pod] = ()) -> None:

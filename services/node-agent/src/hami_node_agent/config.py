@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from hami_chassis.bus import BusSettings
@@ -16,6 +16,7 @@ from hami_model.events.streams import StreamSettings
 from hami_node_agent.core.device_lists import IdStrategy, Strategy
 from hami_node_agent.core.machine_devices import IMEX_CHANNELS
 
+MAX_CONTEXT_MIB: Final = 65536
 HandoffMode = Literal["late-binding", "lock", "auto"]
 
 
@@ -85,6 +86,26 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             yield "imex_channels", "only channel 0 can be given to containers: others belong to one workload each"
         if not self.cdi_annotation_prefix.endswith("/"):
             yield "cdi_annotation_prefix", "must end with a slash, as the prefix of an annotation's key does"
+
+
+class EnforcementSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What holds containers to their limits. Slices of cards in MIG mode are held by the card, whatever stands here.
+
+    A change counts for pods that are handed over afterwards, but for `compute` and `context_mib`, which reach all.
+    """
+
+    cards: Literal["preload", "driver", "none"] = "preload"
+    """`preload`: libvgpu in every process; `driver`: the driver itself, which this agent cannot ask for yet, so it
+    refuses to start and names what it found; `none`: nothing."""
+    by_card: dict[str, Literal["preload", "driver", "none"]] = {}
+    """Other choices for single cards, by UUID."""
+    opt_out: Literal["allowed", "forbidden"] = "allowed"
+    """Whether CUDA_DISABLE_CONTROL in a pod's own specification keeps the library out, as with HAMi."""
+    compute: Literal["always", "contended"] = "always"
+    """When a share of compute holds where HAMi's gpuCorePolicy is `default`: always, or only while others use the card.
+    For the second a monitor sets a word that the container can write as well, and so lift its limit."""
+    context_mib: int = 0
+    """Memory that a CUDA context takes on these cards; 0: the library finds out."""
 
 
 class KubeletPaths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -168,6 +189,8 @@ class NodeAgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """How slices reach containers."""
     devices: DeviceSettings = DeviceSettings()
     """How containers are told which devices are their own."""
+    enforcement: EnforcementSettings = EnforcementSettings()
+    """What holds containers to their limits."""
     kubelet: KubeletPaths = KubeletPaths()
     """Where kubelet is met."""
     nvml: NvmlSettings = NvmlSettings()
@@ -189,6 +212,8 @@ class NodeAgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         """What is wrong across groups."""
         if self.health.clean_probes < 1:
             yield "health.clean_probes", "must be at least 1"
+        if not 0 <= self.enforcement.context_mib <= MAX_CONTEXT_MIB:
+            yield "enforcement.context_mib", f"must be 0 to {MAX_CONTEXT_MIB}"
         for name, seconds in (
             ("health.probe_seconds", self.health.probe_seconds),
             ("node.heartbeat_seconds", self.node.heartbeat_seconds),

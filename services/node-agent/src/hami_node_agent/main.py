@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import uuid
 from collections.abc import Sequence
@@ -30,7 +31,8 @@ from hami_node_agent.adapters.card_health import Cards
 from hami_node_agent.adapters.collection import Collection
 from hami_node_agent.adapters.device_plugin import DevicePlugin, KubeletRegistration
 from hami_node_agent.adapters.handoff_start import HandoffStart, Offers
-from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile, HostFolder
+from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile
+from hami_node_agent.adapters.host_folder import HostFolder
 from hami_node_agent.adapters.kubelet_files import KubeletCheckpointFile
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
 from hami_node_agent.adapters.lock_api import KubeLockApi
@@ -38,14 +40,14 @@ from hami_node_agent.adapters.lock_handoff import LockHandoff
 from hami_node_agent.adapters.machine_files import device_rules, find_devices
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.adapters.node import LockRelease, NodeRegistration, NodeWatch
-from hami_node_agent.adapters.nvml import DriverError, Nvml, find_library
+from hami_node_agent.adapters.nvml import DriverError, Nvml, driver_version, find_library
 from hami_node_agent.adapters.nvml_mig_driver import NvmlMigDriver
 from hami_node_agent.adapters.outcomes import HandoverOutcomes
 from hami_node_agent.adapters.placeholder_handoff import LateBindingHandoff
 from hami_node_agent.adapters.pod_resources import PodResources
 from hami_node_agent.adapters.pods import NodePods, PodPatches, PodSubscriber
-from hami_node_agent.config import NodeAgentSettings, serving_faults
-from hami_node_agent.core import hami_names
+from hami_node_agent.config import EnforcementSettings, NodeAgentSettings, serving_faults
+from hami_node_agent.core import backends, hami_names
 from hami_node_agent.core.entitlement import holders_of
 from hami_node_agent.core.grant import HostLayout, LimitPolicy
 from hami_node_agent.core.health import HealthBook, HealthPolicy, ignored_xids
@@ -153,6 +155,11 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         return _idle(settings, registry)
     stack.push_async_callback(nvml.close)
 
+    enforcement = _enforcement(settings.enforcement, nvidia, options)
+    backends.refuse_unavailable(enforcement, await driver_version(nvml))
+    for backend in backends.BACKENDS:
+        metrics.slices.labels(backend).set_function(functools.partial(backends.count_slices, book, backend))
+
     # API server and bus.
     client = await KubeClient.connect(settings.kube, metrics=chassis_metrics, clock=clock, user_agent="hami-node-agent")
     stack.push_async_callback(client.close)
@@ -222,6 +229,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
             disable_core_limit=options.disable_core_limit,
         ),
         devices=device_rules(settings.devices, settings.nvml, find_devices(settings.nvml.driver_root)),
+        enforcement=enforcement,
         shown_by=settings.handoff.shown_by,
         runtime_classes=frozenset(settings.handoff.runtime_classes),
     )
@@ -361,6 +369,22 @@ def _options(settings: NodeAgentSettings, nvidia: VendorSettings) -> NodeOptions
     name = settings.node.overrides_file
     text = _text_of("node.overrides_file", name) if name else None
     return node_options(nvidia, text, settings.node.name)
+
+
+def _enforcement(
+    settings: EnforcementSettings, nvidia: VendorSettings, options: NodeOptions
+) -> backends.EnforcementPolicy:
+    return backends.EnforcementPolicy(
+        cards=settings.cards,
+        by_card=settings.by_card,
+        may_opt_out=settings.opt_out == "allowed",
+        compute=backends.compute_policy(
+            nvidia.core_policy,
+            disabled=options.disable_core_limit,
+            contended_only=settings.compute == "contended",
+        ),
+        context_bytes=settings.context_mib << 20,
+    )
 
 
 def _text_of(setting: str, name: str) -> str:

@@ -11,6 +11,11 @@ from prometheus_client import CollectorRegistry
 _CALL_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.05, 0.25, 1, 5)
 
 CARDS: Final = MetricSpec(name="hami_node_agent_cards", help="Cards of the node by health.", labels=("health",))
+SLICES: Final = MetricSpec(
+    name="hami_node_agent_slices",
+    help="Slices that pods of the node hold, by what holds them to their limits: preload, mig, driver, none.",
+    labels=("enforced_by",),
+)
 HANDOVERS: Final = MetricSpec(
     name="hami_node_agent_handovers_total",
     kind="counter",
@@ -66,6 +71,7 @@ CATALOGUE: Final[tuple[MetricSpec, ...]] = tuple(
 class NodeAgentMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.cards = gauge(CARDS, registry)
+        self.slices = gauge(SLICES, registry)
         self.handovers = counter(HANDOVERS, registry)
         self.calls = histogram(CALLS, registry, _CALL_BUCKETS)
         self.cross_check_mismatches = counter(CROSS_CHECK_MISMATCHES, registry)

@@ -11,8 +11,9 @@ from hami_model.events.allocation import Verification
 from hami_model.mig_allocations import MigInstance
 from kubelet_api.checkpoint import CheckpointView
 
+from hami_node_agent.core.backends import HeldBy
 from hami_node_agent.core.cdi_spec import ForeignSpec
-from hami_node_agent.core.grant import HostState
+from hami_node_agent.core.grant import ContainerFiles, HostState
 from hami_node_agent.core.handed_out import HandedOut
 from hami_node_agent.core.inventory import CardFacts, Inventory
 from hami_node_agent.core.mig_instances import LiveInstance
@@ -89,8 +90,8 @@ class HostFiles(Protocol):
 
     async def state(self) -> HostState: ...
 
-    async def prepare_container(self, pod_uid: str, container: str) -> None:
-        """Makes the container's folder; what is in it stays."""
+    async def prepare_container(self, files: ContainerFiles) -> None:
+        """Puts the container's folders and its limits page in place; what is in them stays, or changes in place."""
         ...
 
     async def remove_pod(self, pod_uid: str) -> None: ...
@@ -159,7 +160,7 @@ class Outcomes(Protocol):
         """Sooner or later the pod shows these annotations."""
         ...
 
-    def announce_allocated(self, pod: kube.Pod, verification: Verification) -> None: ...
+    def announce_allocated(self, pod: kube.Pod, verification: Verification, held_by: HeldBy) -> None: ...
 
     def announce_failed(self, pod: kube.Pod, reason: str, holders: Iterable[kube.Pod] = ()) -> None: ...
 

@@ -11,10 +11,9 @@ import msgspec
 
 from hami_model.events import subjects
 from hami_model.events.envelope import Event
-from hami_model.events.parts import ContainerShare, PodRef
+from hami_model.events.parts import ContainerShare, Enforcement, PodRef
 from hami_model.lifecycle import ExpiryCause, Phase, rank
 
-Enforcement = Literal["", "preload", "mig", "driver", "none"]
 Verification = Literal["", "verified", "unverified"]
 
 
@@ -66,7 +65,7 @@ class AllocationAllocated(AllocationEvent, frozen=True, kw_only=True, tag="io.ha
     phase: ClassVar[Phase] = Phase.ALLOCATED
 
     enforced_by: Enforcement = ""
-    """The back end that holds the containers to their promise."""
+    """The back end that holds all of it; empty where several do: then each card of `containers` says its own."""
     verification: Verification = ""
     """Whether the node-agent could make sure that the slices went to this pod."""
 

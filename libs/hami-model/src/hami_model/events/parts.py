@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
 from hami_model.cards import ContainerKind, ContainerShape, Slots
+
+Enforcement = Literal["", "preload", "mig", "driver", "none"]
+"""What holds a slice to its promise: the preloaded library, the card's own partition, the driver, nothing; empty: not
+known yet."""
 
 
 class PodRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +33,8 @@ class CardShare(msgspec.Struct, frozen=True, kw_only=True):
     cores_percent: int
     profile: str = ""
     """Of a card in MIG mode: the profile of its instance, such as `1g.5gb`."""
+    enforced_by: Enforcement = ""
+    """The back end that holds the container to this promise; known once the pod is allocated."""
 
 
 class ContainerShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +43,14 @@ class ContainerShare(msgspec.Struct, frozen=True, kw_only=True):
     cards: tuple[CardShare, ...]
 
 
-def container_shares(shapes: Sequence[ContainerShape], slots: Slots) -> tuple[ContainerShare, ...]:
-    """The containers that hold slices, with them. Slots and shapes go by position; trailing ones may lack."""
+def container_shares(
+    shapes: Sequence[ContainerShape], slots: Slots, held_by: Mapping[tuple[int, str], Enforcement] | None = None
+) -> tuple[ContainerShare, ...]:
+    """The containers that hold slices, with them. Slots and shapes go by position; trailing ones may lack.
+
+    `held_by`: back ends by position of the container and card.
+    """
+    known = held_by or {}
     return tuple(
         ContainerShare(
             container=shape.name,
@@ -49,10 +62,11 @@ def container_shares(shapes: Sequence[ContainerShape], slots: Slots) -> tuple[Co
                     memory_mib=held.memory_mib,
                     cores_percent=held.cores_percent,
                     profile=held.profile,
+                    enforced_by=known.get((position, held.card_id), ""),
                 )
                 for held in slot
             ),
         )
-        for shape, slot in zip(shapes, slots, strict=False)
+        for position, (shape, slot) in enumerate(zip(shapes, slots, strict=False))
         if slot
     )

@@ -1,4 +1,4 @@
-"""Files of the host: CDI specifications, folders of containers, the library, our own checkpoint.
+"""Files of the host: CDI specifications and our own checkpoint.
 
 Every file appears as a whole: it is written beside its place and renamed. Blocking calls run in threads.
 """
@@ -6,29 +6,24 @@ Every file appears as a whole: it is written beside its place and renamed. Block
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 import yaml
-from hami_chassis.errors import Permanent, Transient
+from hami_chassis.errors import Transient
 from hami_chassis.log import get_logger
 
 from hami_node_agent.core import cdi_spec
 from hami_node_agent.core.cdi_spec import ForeignSpec
-from hami_node_agent.core.grant import LIBRARY_NAME, HostLayout, HostState
 from hami_node_agent.core.handed_out import HandedOut, MalformedCheckpointError, decode, encode
 
 log = get_logger("host-files")
 
 T = TypeVar("T")
 
-_OPEN_TO_ALL: Final = 0o777
-"""Containers run as any user, and the library makes its region file there."""
 _READABLE: Final = 0o644
 _SPEC_LIMIT_BYTES: Final = 8 * 1024 * 1024
 _ENDINGS: Final = (".json", ".yaml", ".yml")
@@ -38,11 +33,8 @@ class HostFilesError(Transient):
     """A file of the host cannot be written or read now."""
 
 
-class LibraryMissingError(Permanent):
-    """There is no library to preload."""
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
+async def in_thread(work: Callable[[], T]) -> T:
+    """Blocking work. Raises HostFilesError for OSError."""
     try:
         return await asyncio.to_thread(work)
     except OSError as error:
@@ -83,10 +75,10 @@ class CdiFolder:
         if file is None:
             raise HostFilesError(f"{pod_uid!r} and {name!r} are no UID and device name that could name a file")
         # Written anew before every start, so it need not outlive the machine.
-        await _in_thread(lambda: replace_file(self._folder / file, content, synced=False))
+        await in_thread(lambda: replace_file(self._folder / file, content, synced=False))
 
     async def remove_pod(self, pod_uid: str) -> None:
-        await _in_thread(lambda: self._remove_pod(pod_uid))
+        await in_thread(lambda: self._remove_pod(pod_uid))
 
     def _remove_pod(self, pod_uid: str) -> None:
         for path in self._own_files():
@@ -94,14 +86,14 @@ class CdiFolder:
                 path.unlink(missing_ok=True)
 
     async def owners(self) -> frozenset[str]:
-        found = await _in_thread(lambda: [cdi_spec.owner_of_file(path.name) for path in self._own_files()])
+        found = await in_thread(lambda: [cdi_spec.owner_of_file(path.name) for path in self._own_files()])
         return frozenset(uid for uid in found if uid is not None)
 
     def _own_files(self) -> list[Path]:
         return [path for path in self._folder.iterdir() if cdi_spec.owner_of_file(path.name)]
 
     async def nvidia_specs(self) -> Sequence[ForeignSpec]:
-        return await _in_thread(self._read_nvidia_specs)
+        return await in_thread(self._read_nvidia_specs)
 
     def _read_nvidia_specs(self) -> list[ForeignSpec]:
         found: list[ForeignSpec] = []
@@ -137,79 +129,6 @@ class CdiFolder:
         return spec
 
 
-class HostFolder:
-    """`<hook path>/vgpu`: the library, its preload list, and a folder for each container."""
-
-    def __init__(self, layout: HostLayout, library_version: str) -> None:
-        self._layout = layout
-        self._library_version = library_version
-
-    def install(self, library_file: str) -> str:
-        """Puts the library and its preload list in place; returns the version. Raises OSError, LibraryMissingError.
-
-        A library of another content has another name, and a file is replaced by rename only: what a running
-        container has mapped or mounted stays as it is.
-        """
-        folder = Path(self._layout.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        Path(self._layout.containers).mkdir(exist_ok=True)
-        lock_dir = Path(self._layout.lock_dir)
-        lock_dir.mkdir(parents=True, exist_ok=True)
-        lock_dir.chmod(_OPEN_TO_ALL)
-        if library_file:
-            content = Path(library_file).read_bytes()
-            self._library_version = self._library_version or hashlib.sha256(content).hexdigest()[:16]
-            target = Path(self._layout.versioned_library(self._library_version))
-            if not target.is_file() or target.read_bytes() != content:
-                replace_file(target, content, mode=0o755)
-        preload = f"{self._layout.library}\n".encode()
-        listed = Path(self._layout.preload_list)
-        if not listed.is_file() or listed.read_bytes() != preload:
-            replace_file(listed, preload)
-        if not Path(self._library()).is_file():
-            raise LibraryMissingError(
-                f"there is no library {self._library()}; set files.library_file to the {LIBRARY_NAME} to install"
-            )
-        return self._library_version
-
-    def _library(self) -> str:
-        if self._library_version:
-            versioned = self._layout.versioned_library(self._library_version)
-            if Path(versioned).is_file():
-                return versioned
-        return self._layout.library
-
-    async def state(self) -> HostState:
-        return await _in_thread(self._state)
-
-    def _state(self) -> HostState:
-        return HostState(library=self._library(), has_license=Path(self._layout.license).is_file())
-
-    async def prepare_container(self, pod_uid: str, container: str) -> None:
-        if "/" in pod_uid + container or not pod_uid or not container:
-            raise HostFilesError(f"{pod_uid!r} and {container!r} are no UID and container name that could name a file")
-        await _in_thread(lambda: self._prepare(Path(self._layout.container_dir(pod_uid, container))))
-
-    def _prepare(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(_OPEN_TO_ALL)
-
-    async def remove_pod(self, pod_uid: str) -> None:
-        await _in_thread(lambda: self._remove_pod(pod_uid))
-
-    def _remove_pod(self, pod_uid: str) -> None:
-        for folder in self._container_folders():
-            if folder.name.partition("_")[0] == pod_uid:
-                shutil.rmtree(folder, ignore_errors=True)
-
-    async def owners(self) -> frozenset[str]:
-        folders = await _in_thread(self._container_folders)
-        return frozenset(folder.name.partition("_")[0] for folder in folders)
-
-    def _container_folders(self) -> list[Path]:
-        return [path for path in Path(self._layout.containers).iterdir() if "_" in path.name]
-
-
 class CheckpointFile:
     """Our own checkpoint."""
 
@@ -235,4 +154,4 @@ class CheckpointFile:
     async def write(self, book: HandedOut) -> None:
         async with self._one_at_a_time:
             content = encode(book)
-            await _in_thread(lambda: replace_file(self._path, content))
+            await in_thread(lambda: replace_file(self._path, content))

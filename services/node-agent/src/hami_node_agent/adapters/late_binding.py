@@ -16,6 +16,7 @@ from hami_model.device_config import VendorSettings
 from hami_model.ids import CardId
 from hami_model.usage import CardUsage
 
+from hami_node_agent.adapters.enforcing import Enforcing
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.adapters.showing import Showing, ShownBy
 from hami_node_agent.core import (
@@ -28,6 +29,7 @@ from hami_node_agent.core import (
     mig_instances,
     outcome,
 )
+from hami_node_agent.core.backends import EnforcementPolicy
 from hami_node_agent.core.checkpoint_match import Holder, Unmatched
 from hami_node_agent.core.claims import Claims
 from hami_node_agent.core.device_lists import DeviceRules
@@ -64,6 +66,7 @@ class HandoverPlan(msgspec.Struct, frozen=True, kw_only=True):
     shown_by: ShownBy = "auto"
     runtime_classes: frozenset[str] = frozenset({"nvidia"})
     """RuntimeClass names whose handler is NVIDIA's."""
+    enforcement: EnforcementPolicy = EnforcementPolicy()
 
 
 class LateBinding:
@@ -96,7 +99,6 @@ class LateBinding:
         self._checkpoint = checkpoint
         self._ownership = ownership
         self._cdi = cdi
-        self._files = files
         self._own = own
         self._inventory = inventory
         self._outcomes = outcomes
@@ -105,6 +107,15 @@ class LateBinding:
         self._mig = mig
         self._showing = Showing(
             plan.shown_by, plan.runtime_classes, cdi=cdi, inventory=inventory, mig_driver=mig_driver
+        )
+        self._enforcing = Enforcing(
+            plan.enforcement,
+            plan.layout,
+            plan.limits,
+            settings,
+            files=files,
+            inventory=inventory,
+            outcomes=outcomes,
         )
         self._one_pod_at_a_time: dict[str, asyncio.Lock] = {}
         self._announced: set[str] = set()
@@ -277,20 +288,13 @@ class LateBinding:
             await self._refuse(pod, holder.pod_uid, judged)
             raise RefusedForGoodError(judged.reason)
         self._wait_for_room(pod, self._claims.of(pod).usage)
-        indexes = self._card_indexes()
-        handed = HandedContainer(
-            slices=handed_out.as_handed(grant.in_limit_order(judged.slices, indexes)),
-            region_name=self._new_region_name(),
-            position=[container.name for container in pod.all_containers].index(holder.container),
-        )
+        position = [container.name for container in pod.all_containers].index(holder.container)
+        handed = self._enforcing.promise(pod, position, judged.slices, self._new_region_name())
         # From the judgement to this line nothing waits, so two pods cannot both take the last share of a card.
         self._book.add_container(holder.pod_uid, new_pod(pod), holder.container, handed)
         self._changes += 1
         self._metrics.handovers.labels("handed-over").inc()
         return handed
-
-    def _card_indexes(self) -> dict[str, int]:
-        return {str(card.id): card.index for card in self._inventory.inventory.cards}
 
     async def save(self) -> None:
         """Saves the book after a change that somebody else made to it. Raises Transient."""
@@ -308,10 +312,10 @@ class LateBinding:
 
     async def _write(self, pod: kube.Pod, holder: Holder, cdi_name: str, handed: HandedContainer) -> None:
         container = next(found for found in pod.all_containers if found.name == holder.container)
+        given = await self._enforcing.grant(holder.pod_uid, container, handed)
         if any(piece.placement is not None for piece in handed.slices):
-            given, shown = await self._showing.instances(pod, handed)
+            shown = await self._showing.instances(pod, handed)
         else:
-            given = await self._limited_share(holder, container, handed)
             shown = await self._showing.cards(pod, given.card_ids)
         await self._cdi.write(holder.pod_uid, cdi_name, cdi_spec.own_spec(cdi_name, given, shown))
         log.info(
@@ -321,19 +325,6 @@ class LateBinding:
             container=holder.container,
             cards=given.card_ids,
             cdi_device=cdi_name,
-        )
-
-    async def _limited_share(self, holder: Holder, container: kube.Container, handed: HandedContainer) -> grant.Grant:
-        slices = handed_out.as_slices(handed.slices, self._settings.vendor.word)
-        await self._files.prepare_container(holder.pod_uid, holder.container)
-        return grant.make_grant(
-            slices,
-            container,
-            pod_uid=holder.pod_uid,
-            region_name=handed.region_name,
-            layout=self._plan.layout,
-            host=await self._files.state(),
-            policy=self._plan.limits,
         )
 
     def _judge(
@@ -420,7 +411,7 @@ class LateBinding:
 
     def _announce_success(self, pod: kube.Pod) -> None:
         self._outcomes.write(pod, self._success(pod))
-        self._outcomes.announce_allocated(pod, "verified")
+        self._outcomes.announce_allocated(pod, "verified", self._enforcing.held_by(pod, self._claims.handed_to(pod)))
 
     def announce_again(self, pod: kube.Pod) -> None:
         """After a start: what the pod does not show yet, though it was decided, is written and told once more."""

@@ -61,12 +61,13 @@ class LimitsFile:
         self._one_at_a_time = threading.Lock()
 
     @classmethod
-    def create(cls, path: Path, page: LimitsPage) -> LimitsFile:
-        """Puts a new container's page in its place. Raises OSError, MalformedLimitsPage."""
+    def create(cls, path: Path, page: LimitsPage, *, synced: bool = True) -> LimitsFile:
+        """Puts a new container's page in its place; `synced`: it outlives the machine's end. Raises OSError,
+        MalformedLimitsPage."""
         content = limits_page.encode(page)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.parent.chmod(_READABLE_FOLDER)
-        replace_file(path, content)
+        replace_file(path, content, synced=synced)
         return cls(path)
 
     def change(self, wanted: LimitsPage) -> bool:

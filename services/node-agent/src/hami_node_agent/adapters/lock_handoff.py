@@ -18,9 +18,10 @@ from hami_model.node_lock import PodName
 from kubelet_api import deviceplugin_v1beta1_pb2 as pb
 
 from hami_node_agent.adapters.allocate_response import allocate_response
+from hami_node_agent.adapters.enforcing import Enforcing
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, RefusedForGoodError, new_pod
 from hami_node_agent.adapters.mig_instances import MigInstances
-from hami_node_agent.core import checkpoint_match, grant, handed_out, lock_allocate, mig_instances
+from hami_node_agent.core import checkpoint_match, lock_allocate, mig_instances
 from hami_node_agent.core.checkpoint_match import Unmatched
 from hami_node_agent.core.device_lists import VisibleDevice
 from hami_node_agent.core.entitlement import Refusal
@@ -69,7 +70,6 @@ class LockHandoff:
         self._settings = settings
         self._book = book
         self._api = api
-        self._files = files
         self._own = own
         self._inventory = inventory
         self._outcomes = outcomes
@@ -79,6 +79,15 @@ class LockHandoff:
         self._pre_start = pre_start
         self._checkpoint = checkpoint
         self._mig = mig
+        self._enforcing = Enforcing(
+            plan.enforcement,
+            plan.layout,
+            plan.limits,
+            settings,
+            files=files,
+            inventory=inventory,
+            outcomes=outcomes,
+        )
         self._one_at_a_time = asyncio.Lock()
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
@@ -201,14 +210,10 @@ class LockHandoff:
         return answers
 
     async def _answer(self, pod: kube.Pod, served: Served) -> pb.ContainerAllocateResponse:
-        indexes = {str(card.id): card.index for card in self._inventory.inventory.cards}
-        slices = grant.in_limit_order(served.slices, indexes)
-        handed = HandedContainer(
-            slices=handed_out.as_handed(slices), region_name=self._new_region_name(), position=served.position
-        )
+        handed = self._enforcing.promise(pod, served.position, served.slices, self._new_region_name())
         response = await self._response(pod, served.container, handed)
         self._metrics.handovers.labels("handed-over").inc()
-        cards = [piece.card_id for piece in slices]
+        cards = [piece.card_id for piece in handed.slices]
         log.info("handed-over", pod=pod.key, pod_uid=pod.uid, container=served.container.name, cards=cards)
         return response
 
@@ -217,34 +222,25 @@ class LockHandoff:
     ) -> pb.ContainerAllocateResponse:
         """Afterwards the container is in the book."""
         if any(piece.placement is not None for piece in handed.slices):
-            given = await self._instances(pod, container, handed)
-            visible = [VisibleDevice(uuid=uuid, index=uuid) for uuid in given.card_ids]
-            return allocate_response(given, visible, self._plan.devices)
-        given = await self._limited_share(pod, container, handed)
+            handed = await self._with_instances(pod, container, handed)
+        given = await self._enforcing.grant(pod.uid, container, handed)
         self._book.add_container(pod.uid, new_pod(pod), container.name, handed)
-        return allocate_response(given, visible_cards(self._inventory.inventory, given.card_ids), self._plan.devices)
+        if any(piece.placement is not None for piece in handed.slices):
+            visible = [VisibleDevice(uuid=uuid, index=uuid) for uuid in given.card_ids]
+        else:
+            visible = list(visible_cards(self._inventory.inventory, given.card_ids))
+        return allocate_response(given, visible, self._plan.devices)
 
-    async def _limited_share(self, pod: kube.Pod, container: kube.Container, handed: HandedContainer) -> grant.Grant:
-        await self._files.prepare_container(pod.uid, container.name)
-        return grant.make_grant(
-            handed_out.as_slices(handed.slices, self._settings.vendor.word),
-            container,
-            pod_uid=pod.uid,
-            region_name=handed.region_name,
-            layout=self._plan.layout,
-            host=await self._files.state(),
-            policy=self._plan.limits,
-        )
-
-    async def _instances(self, pod: kube.Pod, container: kube.Container, handed: HandedContainer) -> grant.Grant:
+    async def _with_instances(
+        self, pod: kube.Pod, container: kube.Container, handed: HandedContainer
+    ) -> HandedContainer:
         """They are in the book before they are made: what is left of an interrupted one is known to be ours."""
         if self._mig is None:
             raise RefusedForGoodError(
                 f"pod {pod.key} container {container.name}: this node's cards are not in MIG mode"
             )
         self._book.add_container(pod.uid, new_pod(pod), container.name, handed)
-        made = await self._mig.make(pod.uid, container.name, self._save, one_after_the_other=False)
-        return grant.mig_grant(piece.instance.uuid for piece in made.slices if piece.instance is not None)
+        return await self._mig.make(pod.uid, container.name, self._save, one_after_the_other=False)
 
     async def _save(self) -> None:
         await self._own.write(self._book)
@@ -260,7 +256,7 @@ class LockHandoff:
             log.warning("pod-patch-failed", pod=pod.key, reason=str(error))
             self._outcomes.write(pod, annotations)
         if plan.is_last:
-            self._outcomes.announce_allocated(pod, "")
+            self._outcomes.announce_allocated(pod, "", self._enforcing.held_by(pod, self._book.get(pod.uid)))
             await self._release(pod, lock, version)
 
     async def _fail(self, pod: kube.Pod, reason: str, lock: str | None, version: str) -> None:

@@ -64,6 +64,15 @@ def find_library(library_file: str, driver_root: str) -> str:
     return _SONAME
 
 
+async def driver_version(nvml: Nvml) -> str:
+    """Such as `570.86.15`; empty where the driver does not say."""
+    try:
+        return await nvml.call(lambda: _text(pynvml.nvmlSystemGetDriverVersion()))
+    except pynvml.NVMLError as error:
+        log.warning("driver-version-unknown", reason=str(error))
+        return ""
+
+
 class Nvml:
     """All calls go through one thread, except the waiting for events, which has its own."""
 

@@ -11,6 +11,7 @@ from hami_model.device_config import VendorSettings
 from hami_model.events.allocation import Verification
 
 from hami_node_agent.core import outcome
+from hami_node_agent.core.backends import HeldBy
 from hami_node_agent.core.outcome import Origin
 from hami_node_agent.ports import EventSink, PodWriter
 
@@ -38,8 +39,11 @@ class HandoverOutcomes:
     def write(self, pod: kube.Pod, annotations: Mapping[str, str]) -> None:
         self._writer.want(pod, annotations)
 
-    def announce_allocated(self, pod: kube.Pod, verification: Verification) -> None:
-        self._publish(outcome.allocated(pod, self._settings, self._origin, self._clock.now(), verification))
+    def announce_allocated(self, pod: kube.Pod, verification: Verification, held_by: HeldBy) -> None:
+        now = self._clock.now()
+        self._publish(
+            outcome.allocated(pod, self._settings, self._origin, now, verification=verification, held_by=held_by)
+        )
 
     def announce_failed(self, pod: kube.Pod, reason: str, holders: Iterable[kube.Pod] = ()) -> None:
         self.warn(pod, "AllocationFailed", reason)

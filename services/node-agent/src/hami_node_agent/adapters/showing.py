@@ -11,7 +11,7 @@ from typing import Literal
 from hami_chassis.errors import Transient
 from hami_model import kube
 
-from hami_node_agent.core import cdi_spec, grant
+from hami_node_agent.core import cdi_spec
 from hami_node_agent.core.handed_out import HandedContainer
 from hami_node_agent.ports import CdiDirectory, InventoryView, MigDriver
 
@@ -47,22 +47,22 @@ class Showing:
         except cdi_spec.NotInSpecificationError as error:
             raise Transient(str(error)) from error
 
-    async def instances(self, pod: kube.Pod, handed: HandedContainer) -> tuple[grant.Grant, cdi_spec.Shown]:
+    async def instances(self, pod: kube.Pod, handed: HandedContainer) -> cdi_spec.Shown:
         """Only MIG instances that were made are shown, never their card."""
         made = [(piece.card_id, piece.instance) for piece in handed.slices if piece.instance is not None]
         if self._mig_driver is None or len(made) != len(handed.slices):
             raise Transient("not all MIG instances of the container are there yet")
-        given = grant.mig_grant(instance.uuid for _, instance in made)
+        uuids = [instance.uuid for _, instance in made]
         if self._by_runtime(pod):
-            return given, cdi_spec.shown_by_runtime(given.card_ids)
+            return cdi_spec.shown_by_runtime(uuids)
         specs = await self._cdi.nvidia_specs()
         if self._shown_by == "auto" and not specs:
-            return given, cdi_spec.shown_by_runtime(given.card_ids)
+            return cdi_spec.shown_by_runtime(uuids)
         minors = [
             minor for card_id, instance in made for minor in await self._mig_driver.capability_minors(card_id, instance)
         ]
         try:
-            return given, cdi_spec.shown_as_instances(self._indexes([card_id for card_id, _ in made]), minors, specs)
+            return cdi_spec.shown_as_instances(self._indexes([card_id for card_id, _ in made]), minors, specs)
         except cdi_spec.NotInSpecificationError as error:
             raise Transient(str(error)) from error
 

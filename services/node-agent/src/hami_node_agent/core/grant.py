@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
-from hami_model import env, kube
+from hami_model import env
 from hami_model.cards import Slice
-from hami_model.requests import wants_control
+from hami_model.limits_page import LimitsPage
+from hami_model.limits_page import layout as page_layout
 
 PRELOAD_LIST: Final = "/etc/ld.so.preload"
 LICENSE: Final = "/tmp/license"  # noqa: S108  # where the validator looks for it in the container
@@ -53,6 +54,19 @@ class HostLayout(msgspec.Struct, frozen=True, kw_only=True):
     def container_dir(self, pod_uid: str, container: str) -> str:
         return f"{self.containers}/{pod_uid}_{container}"
 
+    @property
+    def limits(self) -> str:
+        """Folder of the folders with limits pages."""
+        return f"{self.folder}/{page_layout.DIRECTORY}"
+
+    @property
+    def limits_mount(self) -> str:
+        """Path in the container of the folder with its page: beside the library, which looks for it there."""
+        return self.limits
+
+    def limits_dir(self, pod_uid: str, container: str) -> str:
+        return f"{self.limits}/{pod_uid}_{container}"
+
     def region_file(self, name: str) -> str:
         """Path in the container of a region file of that name, `<uuid>.cache`."""
         return f"{self.folder}/{name}"
@@ -81,14 +95,24 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool
 
 
+class ContainerFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The folders of one container: one that it writes in, and one with its limits page."""
+
+    pod_uid: str
+    container: str
+    page: LimitsPage
+
+
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """The hand-over of one container, complete."""
 
-    card_ids: tuple[str, ...]
-    """In the order in which the limits are numbered."""
-    environment: dict[str, str]
-    """Limits and settings of the library; which cards are shown is the hand-off's part."""
-    mounts: tuple[Mount, ...]
+    card_ids: tuple[str, ...] = ()
+    """What the container is to see, in the order in which the limits are numbered."""
+    environment: dict[str, str] = {}
+    """Limits and settings; which cards are shown is the hand-off's part."""
+    mounts: tuple[Mount, ...] = ()
+    files: ContainerFiles | None = None
+    """What must lie on the host before the container starts."""
 
 
 def in_limit_order(slices: Sequence[Slice], card_indexes: Mapping[str, int]) -> tuple[Slice, ...]:
@@ -120,11 +144,15 @@ def limits(slices: Sequence[Slice], region_file: str, policy: LimitPolicy) -> di
     return found
 
 
-def mounts(layout: HostLayout, host: HostState, container_dir: str, *, with_preload: bool) -> tuple[Mount, ...]:
-    """Library, region folder, lock folder, preload list, and the licence where there is one."""
+def mounts(
+    layout: HostLayout, host: HostState, pod_uid: str, container: str, *, with_preload: bool
+) -> tuple[Mount, ...]:
+    """Library, region folder, limits page, lock folder, preload list, and the licence where there is one."""
+    limits_dir = layout.limits_dir(pod_uid, container)
     found = [
         Mount(container_path=layout.library, host_path=host.library, read_only=True),
-        Mount(container_path=layout.folder, host_path=container_dir, read_only=False),
+        Mount(container_path=layout.folder, host_path=layout.container_dir(pod_uid, container), read_only=False),
+        Mount(container_path=layout.limits_mount, host_path=limits_dir, read_only=True),
         Mount(container_path=layout.lock_dir, host_path=layout.lock_dir, read_only=False),
     ]
     if with_preload:
@@ -133,31 +161,3 @@ def mounts(layout: HostLayout, host: HostState, container_dir: str, *, with_prel
         found.append(Mount(container_path=LICENSE, host_path=layout.license, read_only=True))
         found.append(Mount(container_path=VALIDATOR, host_path=layout.validator, read_only=True))
     return tuple(found)
-
-
-def mig_grant(uuids: Iterable[str]) -> Grant:
-    """MIG instances need no limits: the hardware holds them."""
-    return Grant(card_ids=tuple(uuids), environment={}, mounts=())
-
-
-def make_grant(
-    slices: Sequence[Slice],
-    container: kube.Container,
-    *,
-    pod_uid: str,
-    region_name: str,
-    layout: HostLayout,
-    host: HostState,
-    policy: LimitPolicy,
-) -> Grant:
-    """The hand-over of `slices` (in limit order, not empty) to a container."""
-    return Grant(
-        card_ids=tuple(dict.fromkeys(piece.card_id for piece in slices)),
-        environment=limits(slices, layout.region_file(region_name), policy),
-        mounts=mounts(
-            layout,
-            host,
-            layout.container_dir(pod_uid, container.name),
-            with_preload=wants_control(container.env or ()),
-        ),
-    )

@@ -14,6 +14,7 @@ from typing import Final, Literal
 import msgspec
 from hami_model.cards import MigPlacement, Slice
 from hami_model.errors import MalformedError
+from hami_model.events.parts import Enforcement
 from hami_model.ids import CardId
 from hami_model.mig_allocations import MigInstance
 
@@ -32,6 +33,8 @@ class HandedSlice(msgspec.Struct, frozen=True, kw_only=True):
     making: bool = False
     """The place was free and its instance is being made: what stands there afterwards is ours."""
     instance: MigInstance | None = None
+    enforced_by: Enforcement = ""
+    """The back end that holds it; empty: handed out by an agent that did not write it down."""
 
 
 class HandedContainer(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +46,8 @@ class HandedContainer(msgspec.Struct, frozen=True, kw_only=True):
     """File of the shared region in the container's folder; the same at every restart."""
     position: int
     """Of the container in the pod, init containers first."""
+    opted_out: bool = False
+    """Its specification asked that nothing hold it, and was allowed to."""
 
 
 class HandedPod(msgspec.Struct, frozen=True, kw_only=True):

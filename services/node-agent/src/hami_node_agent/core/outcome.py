@@ -11,6 +11,7 @@ from hami_model.cards import Slots
 from hami_model.device_config import VendorSettings
 from hami_model.events.allocation import Verification
 
+from hami_node_agent.core.backends import HeldBy
 from hami_node_agent.core.entitlement import identity
 
 
@@ -41,7 +42,13 @@ def pod_ref(pod: kube.Pod) -> events.PodRef:
 
 
 def allocated(
-    pod: kube.Pod, settings: VendorSettings, origin: Origin, now: datetime, verification: Verification
+    pod: kube.Pod,
+    settings: VendorSettings,
+    origin: Origin,
+    now: datetime,
+    *,
+    verification: Verification,
+    held_by: HeldBy,
 ) -> events.AllocationAllocated:
     return events.AllocationAllocated(
         source=origin.source,
@@ -49,8 +56,8 @@ def allocated(
         allocation_id=identity(pod),
         pod=pod_ref(pod),
         node=origin.node,
-        containers=_shares(pod, settings),
-        enforced_by="mig" if pod.annotations.get(settings.vendor.mig_allocations_key) else "preload",
+        containers=_shares(pod, settings, held_by),
+        enforced_by=next(iter(held_by.values())) if len(set(held_by.values())) == 1 else "",
         verification=verification,
     )
 
@@ -70,5 +77,7 @@ def failed(
     )
 
 
-def _shares(pod: kube.Pod, settings: VendorSettings) -> tuple[events.ContainerShare, ...]:
-    return events.container_shares(cards.shapes(pod), allocations.read(pod, settings).slots)
+def _shares(
+    pod: kube.Pod, settings: VendorSettings, held_by: HeldBy | None = None
+) -> tuple[events.ContainerShare, ...]:
+    return events.container_shares(cards.shapes(pod), allocations.read(pod, settings).slots, held_by)

@@ -1,0 +1,100 @@
+"""`<hook path>/vgpu`: the library, its preload list, and for each container a folder of its own and a limits page."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Final
+
+from hami_chassis.errors import Permanent
+
+from hami_node_agent.adapters.host_files import HostFilesError, in_thread, replace_file
+from hami_node_agent.adapters.limits_pages import LimitsPages
+from hami_node_agent.core.grant import LIBRARY_NAME, ContainerFiles, HostLayout, HostState
+
+_OPEN_TO_ALL: Final = 0o777
+"""Containers run as any user, and the library makes its region file there."""
+
+
+class LibraryMissingError(Permanent):
+    """There is no library to preload."""
+
+
+class HostFolder:
+    """`<hook path>/vgpu`: the library, its preload list, and a folder for each container."""
+
+    def __init__(self, layout: HostLayout, library_version: str) -> None:
+        self._layout = layout
+        self._library_version = library_version
+        self._pages = LimitsPages(Path(layout.limits))
+
+    def install(self, library_file: str) -> str:
+        """Puts the library and its preload list in place; returns the version. Raises OSError, LibraryMissingError.
+
+        A library of another content has another name, and a file is replaced by rename only: what a running
+        container has mapped or mounted stays as it is.
+        """
+        folder = Path(self._layout.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        Path(self._layout.containers).mkdir(exist_ok=True)
+        Path(self._layout.limits).mkdir(exist_ok=True)
+        lock_dir = Path(self._layout.lock_dir)
+        lock_dir.mkdir(parents=True, exist_ok=True)
+        lock_dir.chmod(_OPEN_TO_ALL)
+        if library_file:
+            content = Path(library_file).read_bytes()
+            self._library_version = self._library_version or hashlib.sha256(content).hexdigest()[:16]
+            target = Path(self._layout.versioned_library(self._library_version))
+            if not target.is_file() or target.read_bytes() != content:
+                replace_file(target, content, mode=0o755)
+        preload = f"{self._layout.library}\n".encode()
+        listed = Path(self._layout.preload_list)
+        if not listed.is_file() or listed.read_bytes() != preload:
+            replace_file(listed, preload)
+        if not Path(self._library()).is_file():
+            raise LibraryMissingError(
+                f"there is no library {self._library()}; set files.library_file to the {LIBRARY_NAME} to install"
+            )
+        return self._library_version
+
+    def _library(self) -> str:
+        if self._library_version:
+            versioned = self._layout.versioned_library(self._library_version)
+            if Path(versioned).is_file():
+                return versioned
+        return self._layout.library
+
+    async def state(self) -> HostState:
+        return await in_thread(self._state)
+
+    def _state(self) -> HostState:
+        return HostState(library=self._library(), has_license=Path(self._layout.license).is_file())
+
+    async def prepare_container(self, files: ContainerFiles) -> None:
+        pod_uid, container = files.pod_uid, files.container
+        if "/" in pod_uid + container or not pod_uid or not container:
+            raise HostFilesError(f"{pod_uid!r} and {container!r} are no UID and container name that could name a file")
+        await in_thread(lambda: self._prepare(files))
+
+    def _prepare(self, files: ContainerFiles) -> None:
+        folder = Path(self._layout.container_dir(files.pod_uid, files.container))
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(_OPEN_TO_ALL)
+        self._pages.put(files)
+
+    async def remove_pod(self, pod_uid: str) -> None:
+        await in_thread(lambda: self._remove_pod(pod_uid))
+
+    def _remove_pod(self, pod_uid: str) -> None:
+        for folder in self._container_folders():
+            if folder.name.partition("_")[0] == pod_uid:
+                shutil.rmtree(folder, ignore_errors=True)
+        self._pages.remove_pod(pod_uid)
+
+    async def owners(self) -> frozenset[str]:
+        folders = await in_thread(lambda: [*self._container_folders(), *self._pages.folders()])
+        return frozenset(folder.name.partition("_")[0] for folder in folders)
+
+    def _container_folders(self) -> list[Path]:
+        return [path for path in Path(self._layout.containers).iterdir() if "_" in path.name]
