@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from hami_sim.debian_packages import PackageUnavailableError, install_missing
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
@@ -56,17 +57,10 @@ def _end(daemon: subprocess.Popen[bytes]) -> None:
 
 def install(program: str, progress: Progress) -> None:
     """Installs a program by apt unless it is there. Raises UnavailableError."""
-    if shutil.which(program):
-        return
-    package = PACKAGES[program]
-    if shutil.which("apt-get") is None or os.geteuid() != 0:
-        raise UnavailableError(f"{program} is missing, and installing {package} needs apt-get and root")
-    progress(f"installing {package}")
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for arguments in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", package]):
-        done = subprocess.run(["apt-get", *arguments], env=environment, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise UnavailableError(f"apt-get {arguments[0]} failed: {done.stderr.strip()}")
+    try:
+        install_missing({program: PACKAGES[program]}, progress)
+    except PackageUnavailableError as error:
+        raise UnavailableError(str(error)) from error
 
 
 def _answers() -> bool:

@@ -21,7 +21,6 @@ LOCK_POLL_SECONDS = 1.0
 # Go's build cache of a cold build holds 4 GB, the modules 1 GB, the program 0.2 GB.
 NEEDED_DISK_BYTES = 6 * 1024**3
 ERROR_LINES = 20
-VERSION_PACKAGE = "k8s.io/component-base/version"
 
 Progress = Callable[[str], None]
 
@@ -50,10 +49,13 @@ def build(recipe: Recipe, progress: Progress) -> Path:
         unfinished = folder.with_name(".unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)  # of a build that was killed
         unfinished.mkdir()
-        program = unfinished / f"hami-{recipe.name}"
-        _compile(recipe, program, progress)
-        for name in recipe.program_names:
-            (unfinished / name).symlink_to(program.name)
+        if len(recipe.packages) > 1:
+            _compile(recipe, f"{unfinished}/", progress)
+        else:
+            program = unfinished / f"hami-{recipe.name}"
+            _compile(recipe, str(program), progress)
+            for name in recipe.program_names:
+                (unfinished / name).symlink_to(program.name)
         unfinished.rename(folder)
         if all(other.folder().is_dir() for other in (KUBERNETES, ETCD)):
             # 4 GB for the sake of a rebuild that a new version alone would ask for.
@@ -61,7 +63,7 @@ def build(recipe: Recipe, progress: Progress) -> Path:
     return folder
 
 
-def _compile(recipe: Recipe, program: Path, progress: Progress) -> None:
+def _compile(recipe: Recipe, output: str, progress: Progress) -> None:
     started = time.monotonic()
     environment = os.environ | {
         "CGO_ENABLED": "0",
@@ -75,7 +77,8 @@ def _compile(recipe: Recipe, program: Path, progress: Progress) -> None:
         progress(f"building {recipe.name} {recipe.version()}: {minutes} min {seconds:02} s, {stage}")
 
     say("fetching modules")
-    packages = _run_go(recipe, ["list", "-deps", "."], environment).split()
+    tags = f"-tags={','.join(recipe.tags)}"
+    packages = _run_go(recipe, ["list", "-deps", tags, *recipe.packages], environment).split()
     compiled = 0
     last_said = 0.0
     last_lines: list[str] = []
@@ -85,11 +88,13 @@ def _compile(recipe: Recipe, program: Path, progress: Progress) -> None:
         "-v",
         "-trimpath",
         "-buildvcs=false",
+        tags,
         f"-ldflags={_linker_flags(recipe)}",
         "-o",
-        str(program),
+        output,
+        *recipe.packages,
     ]
-    with subprocess.Popen([*command, "."], cwd=recipe.source, env=environment, stderr=subprocess.PIPE, text=True) as go:
+    with subprocess.Popen(command, cwd=recipe.source, env=environment, stderr=subprocess.PIPE, text=True) as go:
         for line in _lines_or_ticks(go):
             if line is not None:
                 compiled += 1  # -v prints each package that is not in the build cache yet
@@ -105,12 +110,10 @@ def _compile(recipe: Recipe, program: Path, progress: Progress) -> None:
 
 def _linker_flags(recipe: Recipe) -> str:
     flags = ["-s", "-w"]
-    if recipe is KUBERNETES:
-        # Without a version of its own kube-apiserver refuses to run with its feature gates of this version.
-        version = recipe.version()
-        major, minor, _patch = version.removeprefix("v").split(".")
-        for key, value in (("gitVersion", version), ("gitMajor", major), ("gitMinor", minor)):
-            flags += ["-X", f"{VERSION_PACKAGE}.{key}={value}"]
+    if recipe.version_variables:
+        major, minor, patch = recipe.version().removeprefix("v").split(".")
+        for variable, value in recipe.version_variables:
+            flags += ["-X", f"{variable}={value.format(major=major, minor=minor, patch=patch)}"]
     return " ".join(flags)
 
 
