@@ -78,6 +78,7 @@ struct sim_card_state {
     int32_t temperature_celsius; /* -1 = as described */
     uint32_t mig_mode;           /* enum sim_mig_mode */
     uint32_t instances_made;
+    uint64_t ecc_errors[2]; /* since the books were made: corrected, uncorrected */
     struct sim_gpu_instance instances[SIM_MAX_INSTANCES];
 };
 

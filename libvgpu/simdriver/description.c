@@ -189,6 +189,9 @@ static void read_card(struct faults *f, const struct sim_json *object, unsigned 
     card->limit_milliwatts = (unsigned)read_number(f, object, where, "power_limit_watts", 1, 10000, 400) * 1000;
     card->sm_megahertz = (unsigned)read_number(f, object, where, "sm_clock_mhz", 1, 100000, 1410);
     card->memory_megahertz = (unsigned)read_number(f, object, where, "memory_clock_mhz", 1, 100000, 1593);
+    card->no_ecc = read_flag(f, object, where, "no_ecc");
+    card->ecc_errors[0] = (uint64_t)read_number(f, object, where, "ecc_corrected", 0, 1e15, 0);
+    card->ecc_errors[1] = (uint64_t)read_number(f, object, where, "ecc_uncorrected", 0, 1e15, 0);
     card->mig_capable = read_flag(f, object, where, "mig_capable");
     card->mig_enabled = read_flag(f, object, where, "mig_enabled");
     if (card->mig_enabled && !card->mig_capable)

@@ -29,8 +29,10 @@ struct sim_card {
     unsigned temperature_celsius;
     unsigned idle_milliwatts, limit_milliwatts;
     unsigned sm_megahertz, memory_megahertz;
-    bool integrated;       /* with its host's memory */
-    uint64_t module_bytes; /* each loaded module's code and data */
+    bool no_ecc;
+    uint64_t ecc_errors[2]; /* before the machine started: corrected, uncorrected */
+    bool integrated;        /* with its host's memory */
+    uint64_t module_bytes;  /* each loaded module's code and data */
     bool mig_capable;
     bool mig_enabled; /* at the start */
     unsigned mig_profile_count;

@@ -67,6 +67,13 @@ static inline struct sim_card_state *sim_nvml_state(nvmlDevice_t device) {
 /* Whether a handle is a MIG device's, whether or not there is one at the moment. */
 bool sim_nvml_is_mig(nvmlDevice_t device);
 
+/* Whether a card's MIG mode is on, behind a checked handle. */
+bool sim_nvml_has_mig_on(nvmlDevice_t device);
+
+/* A MIG device's memory, none of it used: CUDA sees no MIG devices. And its name, the card's with the profile. */
+nvmlReturn_t sim_nvml_mig_memory(nvmlDevice_t device, nvmlMemory_t *memory);
+nvmlReturn_t sim_nvml_mig_name(nvmlDevice_t device, char out[SIM_TEXT]);
+
 /* The UUID of the MIG device behind a handle; NVML_ERROR_NOT_FOUND where there is none any more. */
 nvmlReturn_t sim_nvml_mig_uuid(nvmlDevice_t device, char out[SIM_TEXT]);
 

@@ -97,6 +97,11 @@ SIM_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *busId, nvmlDevice
 }
 
 SIM_API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length) {
+    if (sim_nvml_is_mig(device)) {
+        char text[SIM_TEXT];
+        nvmlReturn_t found = sim_nvml_mig_name(device, text);
+        return found != NVML_SUCCESS ? found : sim_nvml_copy_text(name, length, text);
+    }
     nvmlReturn_t result = sim_nvml_device(device);
     return result != NVML_SUCCESS ? result : sim_nvml_copy_text(name, length, sim_nvml_card(device)->name);
 }

@@ -18,6 +18,8 @@ static nvmlReturn_t read_used(nvmlDevice_t device, uint64_t *used) {
 
 SIM_API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     uint64_t used = 0;
+    if (sim_nvml_is_mig(device))
+        return sim_nvml_mig_memory(device, memory);
     nvmlReturn_t result = read_used(device, &used);
     if (result == NVML_SUCCESS && memory == NULL)
         result = NVML_ERROR_INVALID_ARGUMENT;
@@ -74,6 +76,8 @@ SIM_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtil
     nvmlReturn_t result = sim_nvml_device(device);
     if (result == NVML_SUCCESS && utilization == NULL)
         result = NVML_ERROR_INVALID_ARGUMENT;
+    if (result == NVML_SUCCESS && sim_nvml_has_mig_on(device))
+        result = NVML_ERROR_NOT_SUPPORTED; /* a driver does not tell it of a card in MIG mode */
     if (result != NVML_SUCCESS)
         return result;
     uint64_t now = sim_now_ns();
@@ -263,15 +267,4 @@ SIM_API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned int
 
 SIM_API nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, unsigned int *state) {
     return put(device, state, 0);
-}
-
-SIM_API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned int type, unsigned int counter,
-                                                 unsigned long long *count) {
-    (void)type, (void)counter;
-    nvmlReturn_t result = sim_nvml_device(device);
-    if (result == NVML_SUCCESS && count == NULL)
-        result = NVML_ERROR_INVALID_ARGUMENT;
-    if (result == NVML_SUCCESS)
-        *count = 0;
-    return result;
 }

@@ -14,6 +14,10 @@ static bool mode_of(nvmlDevice_t device) {
     return mode == SIM_MIG_AS_DESCRIBED ? sim_nvml_card(device)->mig_enabled : mode == SIM_MIG_ON;
 }
 
+bool sim_nvml_has_mig_on(nvmlDevice_t device) {
+    return sim_nvml_card(device)->mig_capable && mode_of(device);
+}
+
 /* Checks the handle of a card, and that it has MIG. */
 static nvmlReturn_t capable(nvmlDevice_t device) {
     nvmlReturn_t result = sim_nvml_device(device);
@@ -418,6 +422,27 @@ nvmlReturn_t sim_nvml_mig_uuid(nvmlDevice_t device, char out[SIM_TEXT]) {
     nvmlReturn_t result = mig_device(device, &at);
     if (result == NVML_SUCCESS)
         snprintf(out, SIM_TEXT, "MIG-%08x-0000-5000-8000-%012x", parent_of(at)->card + 1, instance_at(at)->number);
+    return result;
+}
+
+nvmlReturn_t sim_nvml_mig_memory(nvmlDevice_t device, nvmlMemory_t *memory) {
+    struct sim_mig_slot at;
+    nvmlReturn_t result = mig_device(device, &at);
+    if (result == NVML_SUCCESS && memory == NULL)
+        result = NVML_ERROR_INVALID_ARGUMENT;
+    if (result == NVML_SUCCESS) {
+        uint64_t total = profile_of(at)->memory_mib << 20;
+        *memory = (nvmlMemory_t){.total = total, .free = total, .used = 0};
+    }
+    return result;
+}
+
+nvmlReturn_t sim_nvml_mig_name(nvmlDevice_t device, char out[SIM_TEXT]) {
+    struct sim_mig_slot at;
+    nvmlReturn_t result = mig_device(device, &at);
+    if (result == NVML_SUCCESS)
+        snprintf(out, SIM_TEXT, "%.64s MIG %ug.%ugb", sim_nvml_card(parent_of(at))->name, profile_of(at)->slices,
+                 (unsigned)((profile_of(at)->memory_mib + 512) / 1024));
     return result;
 }
 

@@ -7,6 +7,7 @@
 #include "books.h"
 #include "description.h"
 #include "tool.h"
+#include "vgpu/abi/cuda_types.h"
 #include "vgpu/abi/nvml_types.h"
 #include "xid.h"
 
@@ -23,6 +24,7 @@ static const char usage_text[] =
     "  lose CARD                        the card falls off the bus (and raises XID 79)\n"
     "  restore CARD                     the card is back\n"
     "  temperature CARD CELSIUS|auto    what the sensor reads\n"
+    "  ecc CARD corrected|uncorrected N count N more ECC errors\n"
     "  mig-hold CARD GPU_INSTANCE       a process uses that instance, so it cannot be destroyed\n"
     "  mig-release CARD GPU_INSTANCE    no process does any more\n"
     "  nvml-delay MICROSECONDS          every NVML device query takes that much longer\n"
@@ -170,6 +172,24 @@ static void hit_processes(struct sim_books *books, unsigned card, uint64_t xid) 
     __atomic_fetch_add(&books->cards[card].fatal_errors, 1, __ATOMIC_RELEASE);
 }
 
+static void count_ecc_errors(struct sim_books *books, unsigned card, bool uncorrected, uint64_t count) {
+    sim_books_lock(books);
+    books->cards[card].ecc_errors[uncorrected] += count;
+    sim_books_unlock(books);
+}
+
+static int run_ecc_command(const struct sim_description *d, struct sim_books *books, char **words) {
+    unsigned card = 0;
+    unsigned long long count = 0;
+    bool uncorrected = strcmp(words[2], "uncorrected") == 0;
+    if ((!uncorrected && strcmp(words[2], "corrected") != 0) || !tool_read_number(words[3], &count))
+        return tool_wrong_use();
+    if (!find_card(d, words[1], &card))
+        return 1;
+    count_ecc_errors(books, card, uncorrected, count);
+    return 0;
+}
+
 /* Commands of the form NAME CARD [VALUE]. */
 static int run_card_command(const struct sim_description *d, struct sim_books *books, char **words, int count) {
     unsigned card = 0;
@@ -185,6 +205,8 @@ static int run_card_command(const struct sim_description *d, struct sim_books *b
         return tool_wrong_use();
     if (strcmp(name, "xid") == 0) {
         hit_processes(books, card, number);
+        if (sim_xid_code(number) == CUDA_ERROR_ECC_UNCORRECTABLE)
+            count_ecc_errors(books, card, true, 1);
         sim_books_raise(books, card, VG_NVML_EVENT_XID, number);
         return 0;
     }
@@ -243,6 +265,8 @@ static int run(const struct sim_description *d, char **words, int count) {
     }
     if ((strcmp(words[0], "mig-hold") == 0 || strcmp(words[0], "mig-release") == 0) && count == 3)
         return hold_instance(d, books, words);
+    if (strcmp(words[0], "ecc") == 0 && count == 4)
+        return run_ecc_command(d, books, words);
     if (strcmp(words[0], "xid") == 0 || strcmp(words[0], "lose") == 0 || strcmp(words[0], "restore") == 0 ||
         strcmp(words[0], "temperature") == 0)
         return run_card_command(d, books, words, count);

@@ -39,7 +39,10 @@ SERVICES: dict[str, tuple[tuple[Stream, ...], tuple[str, ...]]] = {
         node_streams(LIMITS, prefix="hami"),
         ("hami.v1.inventory.n1.NVIDIA", "hami.v1.health.n1.c1", "hami.v1.allocation.ns.n1.uid.allocated"),
     ),
-    "monitor": (usage_streams(LIMITS, prefix="hami"), ("hami.v1.usage.ns.n1.uid", "hami.v1.usage-node.n1")),
+    "monitor": (
+        usage_streams(LIMITS, prefix="hami"),
+        ("hami.v1.usage.ns.n1.uid", "hami.v1.usage-node.n1", "hami.v1.usage-node.n1.out-of-band"),
+    ),
 }
 REFUSED = {
     "scheduler": ("hami.v1.usage-node.n1", "hami.v1.admission.ns.admitted", "$JS.API.STREAM.DELETE.HAMI_ALLOCATION"),

@@ -194,4 +194,16 @@ EXAMPLES: tuple[Event, ...] = (
         reason="no-slot",
         cards=(events.CardMemory(card_id=CARD, memory_used_bytes=5000 << 20),),
     ),
+    events.OutOfBandUser(
+        source=MONITOR,
+        time=TIME,
+        traceparent=TRACE,
+        node=NODE,
+        pid=4244,
+        began_at_ticks=987655,
+        process="miner",
+        user="other-pod",
+        pod=POD,
+        cards=(events.CardMemory(card_id=CARD, memory_used_bytes=700 << 20),),
+    ),
 )

@@ -75,6 +75,7 @@ SUBJECTS = {
     "io.hami.usage.sampled.v1": f"hami.v1.usage.team-a.node-1_example_org.{POD.uid}",
     "io.hami.usage.slice-not-enforced.v1": f"hami.v1.usage.team-a.node-1_example_org.{POD.uid}",
     "io.hami.usage-node.sampled.v1": "hami.v1.usage-node.node-1_example_org",
+    "io.hami.usage-node.out-of-band.v1": "hami.v1.usage-node.node-1_example_org.out-of-band",
 } | {
     f"io.hami.allocation.{phase}.v1": f"hami.v1.allocation.team-a.node-1_example_org.{POD.uid}.{phase}"
     for phase in Phase

@@ -211,6 +211,7 @@ def sample(
     *,
     traces: Mapping[int, ProcessTrace] | None = None,
     suspected: Collection[ProcessKey] = (),
+    suspected_out_of_band: Collection[ProcessKey] = (),
 ) -> Sample:
     return take_sample(
         node=NODE,
@@ -220,4 +221,5 @@ def sample(
         host=HostReading(cards=tuple(cards), problem=problem),
         traces=traces or {pid: trace_of(owner, pid) for pid, owner in (owners or {}).items()},
         suspected=suspected,
+        suspected_out_of_band=suspected_out_of_band,
     )

@@ -156,7 +156,7 @@ def test_a_card_carries_what_its_pods_are_promised_and_who_runs_on_it() -> None:
     (card,) = told.cards
     assert (card.memory_promised_bytes, card.cores_promised_percent) == (4000 * MIB, 40)
     assert [ref.name for ref in card.pods] == ["p", "q"]
-    assert {pid: ref.name for pid, ref in card.users.items()} == {5: "p"}
+    assert {pid: user.pod.name if user.pod else "" for pid, user in card.users.items()} == {5: "p", 6: ""}
 
 
 def test_a_static_pod_is_found_by_the_uid_that_kubelet_uses() -> None:

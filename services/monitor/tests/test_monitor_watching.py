@@ -204,7 +204,9 @@ async def test_processes_of_all_cards_are_looked_up() -> None:
     async with watched.running():
         found = await watched.sampled()
         assert watched.owners.asked == [{5}]
-        assert found.cards[0].users[5].name == "p"
+        user = found.cards[0].users[5]
+        assert user.pod is not None
+        assert user.pod.name == "p"
 
 
 async def test_a_problem_is_logged_once_until_it_changes() -> None:

@@ -123,6 +123,7 @@ typedef nvmlReturn_t (*PFN_nvmlDeviceGetMaxClockInfo)(nvmlDevice_t device, unsig
 typedef nvmlReturn_t (*PFN_nvmlDeviceGetPerformanceState)(nvmlDevice_t device, unsigned int *state);
 typedef nvmlReturn_t (*PFN_nvmlDeviceGetTotalEccErrors)(nvmlDevice_t device, unsigned int type, unsigned int counter,
                                                         unsigned long long *count);
+typedef nvmlReturn_t (*PFN_nvmlDeviceGetCurrentClocksThrottleReasons)(nvmlDevice_t device, unsigned long long *reasons);
 typedef nvmlReturn_t (*PFN_nvmlDeviceGetSupportedEventTypes)(nvmlDevice_t device, unsigned long long *types);
 typedef nvmlReturn_t (*PFN_nvmlDeviceRegisterEvents)(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set);
 typedef nvmlReturn_t (*PFN_nvmlEventSetCreate)(nvmlEventSet_t *set);

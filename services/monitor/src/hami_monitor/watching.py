@@ -14,7 +14,7 @@ from hami_chassis.clock import Clock
 from hami_chassis.log import get_logger
 from hami_model import events
 
-from hami_monitor.core.announcements import enforcement_events, usage_events
+from hami_monitor.core.announcements import enforcement_events, out_of_band_events, usage_events
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
 from hami_monitor.core.host import HostReading
 from hami_monitor.core.process_trace import ProcessKey, ProcessTrace
@@ -124,6 +124,7 @@ class Sampler:
         self._clock = clock
         self._problems: dict[FolderOwner, str] = {}
         self._told: frozenset[ProcessKey] = frozenset()
+        self._told_out_of_band: frozenset[ProcessKey] = frozenset()
         self.last: Sample | None = None
 
     async def run(self) -> None:
@@ -147,6 +148,7 @@ class Sampler:
             host=host,
             traces=traces,
             suspected=self.last.enforcement.suspects if self.last is not None else (),
+            suspected_out_of_band=self.last.out_of_band.suspects if self.last is not None else (),
         )
         self._metrics.sample_seconds.observe(self._clock.monotonic() - began)
         self._metrics.implausible.inc(sample.implausible)
@@ -155,8 +157,11 @@ class Sampler:
         unheld = tuple(enforcement_events(sample, told=self._told, source=self._source))
         self._told = frozenset(process.key for process in sample.enforcement.unheld)
         self._log_unheld(unheld)
+        outside = tuple(out_of_band_events(sample, told=self._told_out_of_band, source=self._source))
+        self._told_out_of_band = frozenset(process.key for process in sample.out_of_band.processes)
+        self._log_out_of_band(outside)
         if self._sink is not None:
-            for event in (*usage_events(sample, source=self._source), *unheld):
+            for event in (*usage_events(sample, source=self._source), *unheld, *outside):
                 self._sink.publish(event.subject(self._prefix), events.encode(event), events.headers(event))
 
     async def _wait_for_driver(self) -> None:
@@ -186,6 +191,17 @@ class Sampler:
                 pid=event.pid,
                 process=event.process,
                 reason=event.reason,
+            )
+
+    def _log_out_of_band(self, found: tuple[events.OutOfBandUser, ...]) -> None:
+        for event in found:
+            log.warning(
+                "out-of-band-user",
+                pid=event.pid,
+                process=event.process,
+                user=event.user,
+                pod=f"{event.pod.namespace}/{event.pod.name}" if event.pod is not None else "",
+                cards=[card.card_id for card in event.cards],
             )
 
     def _log_problems(self, folders: tuple[FolderReading, ...]) -> None:

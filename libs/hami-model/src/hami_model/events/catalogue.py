@@ -17,7 +17,7 @@ from hami_model.events.envelope import Event
 from hami_model.events.health import CardHealthChanged
 from hami_model.events.inventory import InventoryReported
 from hami_model.events.placement import PlacementPlaced, PlacementUnschedulable
-from hami_model.events.usage import SliceNotEnforced, UsageNodeSampled, UsageSampled
+from hami_model.events.usage import OutOfBandUser, SliceNotEnforced, UsageNodeSampled, UsageSampled
 
 ALL_EVENTS: Final[tuple[type[Event], ...]] = (
     InventoryReported,
@@ -35,6 +35,7 @@ ALL_EVENTS: Final[tuple[type[Event], ...]] = (
     UsageSampled,
     UsageNodeSampled,
     SliceNotEnforced,
+    OutOfBandUser,
 )
 
 

@@ -7,6 +7,7 @@
     allocation.<namespace>.<node>.<pod-uid>.<phase>
     usage.<namespace>.<node>.<pod-uid>
     usage-node.<node>
+    usage-node.<node>.out-of-band
     query.<state|explain|what-if|snapshot>
 
 Publishers pass names; readers may pass ANY for a name, which gives a subscription. A name becomes one token whatever
@@ -104,6 +105,11 @@ def usage_node(node: Part, *, prefix: str = DEFAULT_PREFIX) -> str:
     return _subject(prefix, "usage-node", node)
 
 
+def out_of_band(node: Part, *, prefix: str = DEFAULT_PREFIX) -> str:
+    """Beside the node's samples, so that the last of those stays the last on its subject."""
+    return _subject(prefix, "usage-node", node, "out-of-band")
+
+
 def query(name: str, *, prefix: str = DEFAULT_PREFIX) -> str:
     """Where the service answers a request: state, explain or what-if."""
     return _subject(prefix, "query", name)
@@ -127,6 +133,7 @@ def of_node(node: str, *, prefix: str = DEFAULT_PREFIX) -> tuple[str, ...]:
         allocation(ANY, node, ANY, ANY, prefix=prefix),
         usage(ANY, node, ANY, prefix=prefix),
         usage_node(node, prefix=prefix),
+        out_of_band(node, prefix=prefix),
     )
 
 

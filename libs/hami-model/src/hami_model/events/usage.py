@@ -92,6 +92,8 @@ class CardProcess(msgspec.Struct, frozen=True, kw_only=True):
     memory_used_bytes: int | None = None
     used_by: PodRef | None = None
     """None: no pod of ours."""
+    user: str = "unknown"
+    """One of: slice (its pod holds a slice of the card), other-pod (its pod holds none), host (no pod's), unknown."""
 
 
 class CardTelemetry(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +113,33 @@ class CardTelemetry(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[CardProcess, ...] = ()
     used_by: tuple[PodRef, ...] = ()
     """Pods that hold slices of the card, whether they run anything on it or not."""
+
+
+class OutOfBandUser(Event, frozen=True, kw_only=True, tag="io.hami.usage-node.out-of-band.v1"):
+    """A process uses cards of which it has no slice: it takes what is promised to others. Told once."""
+
+    node: str
+    pid: int
+    """On the host."""
+    began_at_ticks: int
+    """With the pid it names the process for ever: field 22 of its /proc/<pid>/stat."""
+    process: str = ""
+    """Its own name for itself, at most 15 bytes."""
+    user: str
+    """One of: host (no pod's process), other-pod (a pod's that holds no slice of these cards)."""
+    pod: PodRef | None = None
+    """Where it is a known pod's."""
+    cards: tuple[CardMemory, ...]
+
+    @property
+    def about(self) -> str:
+        return f"nodes/{self.node}"
+
+    def subject(self, prefix: str = subjects.DEFAULT_PREFIX) -> str:
+        return subjects.out_of_band(self.node, prefix=prefix)
+
+    def _identity(self) -> str:
+        return identity("out-of-band", self.node, str(self.pid), str(self.began_at_ticks))
 
 
 class UsageNodeSampled(Event, frozen=True, kw_only=True, tag="io.hami.usage-node.sampled.v1"):

@@ -74,6 +74,13 @@ def detail(event: events.Event) -> str:
             added = f"{event.node} ({event.nodes_fitting} of {event.nodes_considered} nodes fit)"
         case events.CardHealthChanged():
             added = f"{event.card_id} {'healthy' if event.healthy else 'unhealthy'} {event.cause}"
+        case events.SliceNotEnforced():
+            added = f"{event.container} process {event.process} ({event.pid}): {event.reason}"
+        case events.OutOfBandUser():
+            whose = f"pod {event.pod.namespace}/{event.pod.name}" if event.pod is not None else event.user
+            added = (
+                f"{', '.join(card.card_id for card in event.cards)} process {event.process} ({event.pid}) of {whose}"
+            )
         case events.InventoryReported():
             added = f"{len(event.cards)} cards, {event.handoff}"
         case events.AdmissionAdmitted():

@@ -72,9 +72,14 @@ def cards_of_node(node: kube.Node, pods: Iterable[kube.Pod], samples: UsageSampl
                     memory_used_mib=_mib(measured.memory_used_bytes) if measured else None,
                     cores_promised_percent=own.cores_percent,
                     cores_used_percent=measured.cores_used_percent if measured else None,
+                    out_of_band_processes=_out_of_band(measured) if measured else None,
                 )
             )
     return sorted(found, key=lambda card: card.index)
+
+
+def _out_of_band(card: events.CardTelemetry) -> int:
+    return sum(process.user in ("other-pod", "host") for process in card.processes)
 
 
 def pod_status(pod: kube.Pod, samples: UsageSamples) -> PodStatus:

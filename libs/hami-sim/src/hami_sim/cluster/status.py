@@ -53,6 +53,8 @@ class CardStatus(msgspec.Struct, frozen=True, kw_only=True):
     """None: the monitor has not said so lately."""
     cores_promised_percent: int
     cores_used_percent: int | None = None
+    out_of_band_processes: int | None = None
+    """Processes on the card whose pod holds no slice of it, or that are no pod's."""
 
 
 class PodCardStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,7 +57,7 @@ def cards_table(cards: Sequence[CardStatus]) -> str:
             _known(card.memory_used_mib),
             f"{card.cores_promised_percent} %",
             _known(card.cores_used_percent, " %"),
-            "" if card.healthy else "unhealthy",
+            _remarks(card),
         )
         for card in cards
     ]
@@ -89,6 +89,12 @@ def pods_table(pods: Sequence[PodStatus], cards: Sequence[CardStatus]) -> str:
             )
     header = ("POD", "PHASE", "CONTAINER", "CARD", "MEMORY MiB PROMISED", "USED", "CORES PROMISED", "USED", "")
     return _table(header, rows)
+
+
+def _remarks(card: CardStatus) -> str:
+    strangers = card.out_of_band_processes or 0
+    told = () if not strangers else (f"{strangers} out-of-band process{'es' if strangers > 1 else ''}",)
+    return ", ".join((*(() if card.healthy else ("unhealthy",)), *told))
 
 
 def _known(value: int | None, unit: str = "") -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from hami_model.metric_spec import MetricSpec
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from hami_monitor.core.hami_series import hami_series
 from hami_monitor.core.sample import Sample
 from hami_monitor.core.series import Series, own_series
+
+Family = CounterMetricFamily | GaugeMetricFamily
 
 
 class SampleCollector(Collector):
@@ -24,11 +26,11 @@ class SampleCollector(Collector):
         self._hami_legacy_names = hami_legacy_names
         self._version = version
 
-    def describe(self) -> Iterable[GaugeMetricFamily]:
+    def describe(self) -> Iterable[Family]:
         """Names are not looked up at registration, where there is no sample yet."""
         return ()
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[Family]:
         sample = self._sample()
         if sample is None:
             return ()
@@ -44,16 +46,16 @@ class SeriesCollector(Collector):
     def __init__(self, series: Callable[[], Iterable[Series]]) -> None:
         self._series = series
 
-    def describe(self) -> Iterable[GaugeMetricFamily]:
+    def describe(self) -> Iterable[Family]:
         return ()
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[Family]:
         return families(self._series())
 
 
-def families(series: Iterable[Series]) -> list[GaugeMetricFamily]:
+def families(series: Iterable[Series]) -> list[Family]:
     """One family a metric, in the order of their first series."""
-    found: dict[str, GaugeMetricFamily] = {}
+    found: dict[str, Family] = {}
     for spec, labels, value in series:
         family = found.get(spec.name)
         if family is None:
@@ -62,5 +64,6 @@ def families(series: Iterable[Series]) -> list[GaugeMetricFamily]:
     return list(found.values())
 
 
-def _family(spec: MetricSpec) -> GaugeMetricFamily:
-    return GaugeMetricFamily(spec.name, spec.help, labels=spec.labels)
+def _family(spec: MetricSpec) -> Family:
+    kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
+    return kind(spec.name, spec.help, labels=spec.labels)

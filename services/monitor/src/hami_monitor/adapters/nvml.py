@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 import pynvml
 
+from hami_monitor.adapters.nvml_asking import Asking, text
+from hami_monitor.adapters.nvml_sensors import sensors
+from hami_monitor.adapters.nvml_xids import XidCounts
 from hami_monitor.core.host import HostCard, HostProcess, HostReading
 
 LIBRARY: Final = "libnvidia-ml.so.1"
-_NO_FAILURE: Final = (
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_NOT_FOUND,
-)
-"""What the card or an older driver does not have, and that no process ran."""
-
-Found = TypeVar("Found")
 
 
 class _Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,11 +34,12 @@ class NvmlHost:
         self._is_open = False
         self._identities: dict[int, _Identity] = {}
         self._last_seen_us: dict[str, int] = {}
-        self._failures: Counter[str] = Counter()
+        self._ask = Asking()
+        self._xids = XidCounts()
 
     def read(self) -> HostReading:
         """Takes as long as the driver does."""
-        self._failures = Counter()
+        self._ask = Asking()
         try:
             self._open()
             count = pynvml.nvmlDeviceGetCount()
@@ -53,12 +47,15 @@ class NvmlHost:
             self.close()
             return HostReading(problem=f"{LIBRARY}: {error}")
         cards = [card for index in range(count) if (card := self._card(index)) is not None]
-        return HostReading(cards=tuple(cards), failures=dict(self._failures))
+        self._xids.take(self._ask)
+        told = tuple(msgspec.structs.replace(card, xids=self._xids.of(card.id)) for card in cards)
+        return HostReading(cards=told, failures=dict(self._ask.failures))
 
     def close(self) -> None:
         """Lets the driver go; the next reading opens it anew."""
         if self._is_open:
             self._is_open = False
+            self._xids.let_go(self._ask)
             self._ask("shutdown", pynvml.nvmlShutdown)
 
     def _open(self) -> None:
@@ -76,15 +73,16 @@ class NvmlHost:
         if handle is None:
             known = self._identities.get(index)
             return None if known is None else _silent(index, known)
-        card_id = self._ask("uuid", lambda: _text(pynvml.nvmlDeviceGetUUID(handle)))
+        card_id = self._ask("uuid", lambda: text(pynvml.nvmlDeviceGetUUID(handle)))
         if card_id is None:
             known = self._identities.get(index)
             return None if known is None else _silent(index, known)
+        self._xids.listen(handle, card_id, self._ask)
         memory = self._ask("memory", lambda: pynvml.nvmlDeviceGetMemoryInfo(handle))
         utilisation = self._ask("utilisation", lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
         known = self._identities.get(index)
         total = int(memory.total) if memory is not None else known.memory_total_bytes if known is not None else None
-        model = self._ask("name", lambda: _text(pynvml.nvmlDeviceGetName(handle))) or ""
+        model = self._ask("name", lambda: text(pynvml.nvmlDeviceGetName(handle))) or (known.model if known else "")
         self._identities[index] = _Identity(id=card_id, model=model, memory_total_bytes=total)
         return HostCard(
             id=card_id,
@@ -94,11 +92,8 @@ class NvmlHost:
             memory_used_bytes=int(memory.used) if memory is not None else None,
             utilisation_percent=int(utilisation.gpu) if utilisation is not None else None,
             memory_controller_percent=int(utilisation.memory) if utilisation is not None else None,
-            temperature_celsius=self._ask(
-                "temperature", lambda: int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
-            ),
-            power_milliwatts=self._ask("power", lambda: int(pynvml.nvmlDeviceGetPowerUsage(handle))),
             processes=self._processes(handle, card_id),
+            **sensors(handle, self._ask),
         )
 
     def _processes(self, handle: object, card_id: str) -> tuple[HostProcess, ...] | None:
@@ -126,27 +121,11 @@ class NvmlHost:
         except pynvml.NVMLError_NotFound:
             return {}
         except pynvml.NVMLError as error:
-            self._count("process-utilisation", error)
+            self._ask.count("process-utilisation", error)
             return None
         self._last_seen_us[card_id] = max((int(sample.timeStamp) for sample in samples), default=since)
         return {int(sample.pid): int(sample.smUtil) for sample in samples}
 
-    def _ask(self, query: str, ask: Callable[[], Found]) -> Found | None:
-        try:
-            return ask()
-        except pynvml.NVMLError as error:
-            self._count(query, error)
-            return None
-
-    def _count(self, query: str, error: pynvml.NVMLError) -> None:
-        if error.value not in _NO_FAILURE:
-            self._failures[query] += 1
-
 
 def _silent(index: int, known: _Identity) -> HostCard:
     return HostCard(id=known.id, index=index, model=known.model, memory_total_bytes=known.memory_total_bytes)
-
-
-def _text(answer: str | bytes) -> str:
-    """Older bindings answer with bytes."""
-    return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else answer

@@ -54,6 +54,26 @@ def enforcement_events(
             )
 
 
+def out_of_band_events(sample: Sample, *, told: Container[ProcessKey], source: str) -> Iterator[events.OutOfBandUser]:
+    """One of each process that uses cards without a slice, but for those that were told of before."""
+    for process in sample.out_of_band.processes:
+        if process.key not in told:
+            yield events.OutOfBandUser(
+                source=source,
+                time=datetime.fromtimestamp(sample.at_seconds, tz=UTC),
+                node=sample.node,
+                pid=process.key.pid,
+                began_at_ticks=process.key.began_at_ticks,
+                process=process.name,
+                user=process.kind,
+                pod=process.pod,
+                cards=tuple(
+                    events.CardMemory(card_id=card_id, memory_used_bytes=used)
+                    for card_id, used in process.memory_bytes.items()
+                ),
+            )
+
+
 def _containers(uses: list[SliceUse]) -> tuple[events.ContainerUsage, ...]:
     by_container: dict[str, list[events.CardUsage]] = {}
     for use in uses:
@@ -86,7 +106,8 @@ def _telemetry(use: CardUse) -> events.CardTelemetry:
             events.CardProcess(
                 pid=process.pid,
                 memory_used_bytes=process.memory_used_bytes,
-                used_by=use.users.get(process.pid),
+                used_by=use.users[process.pid].pod,
+                user=use.users[process.pid].kind,
             )
             for process in card.processes or ()
         ),

@@ -18,7 +18,10 @@ SLICE_MEMORY_PROMISED: Final = MetricSpec(
 )
 SLICE_MEMORY_USED: Final = MetricSpec(
     name="hami_slice_memory_used_bytes",
-    help="Memory that the container's processes hold on the card, as its library counts.",
+    help=(
+        "Memory that the container's processes hold on the card, as its library counts; of MIG instances as the driver "
+        "tells."
+    ),
     labels=SLICE,
 )
 SLICE_MEMORY_LIMIT: Final = MetricSpec(
@@ -83,12 +86,63 @@ CARD_MEMORY_CONTROLLER: Final = MetricSpec(
 )
 CARD_TEMPERATURE: Final = MetricSpec(name="hami_card_temperature_celsius", help="Temperature of the card.", labels=CARD)
 CARD_POWER: Final = MetricSpec(name="hami_card_power_watts", help="Power that the card draws.", labels=CARD)
+CARD_POWER_LIMIT: Final = MetricSpec(
+    name="hami_card_power_limit_watts", help="Power that the card may draw.", labels=CARD
+)
+CARD_CLOCK: Final = MetricSpec(
+    name="hami_card_clock_hertz",
+    help="Clock of the card's SMs (sm) and of its memory (memory).",
+    labels=(*CARD, "clock"),
+)
+CARD_CLOCK_LIMITED: Final = MetricSpec(
+    name="hami_card_clock_limited",
+    help=(
+        "1 while this holds the card's clocks down: power-limit, power-brake, thermal, hardware-thermal, "
+        "hardware-slowdown, sync-boost."
+    ),
+    labels=(*CARD, "reason"),
+)
+CARD_ECC_ERRORS: Final = MetricSpec(
+    name="hami_card_ecc_errors_total",
+    kind="counter",
+    help="Memory errors since the driver was loaded: corrected, uncorrected. Absent where the card has no ECC.",
+    labels=(*CARD, "kind"),
+)
+CARD_XIDS: Final = MetricSpec(
+    name="hami_card_xids_total",
+    kind="counter",
+    help="Errors that the driver reported of the card, by XID number; a number has a series from its first on.",
+    labels=(*CARD, "xid"),
+)
 CARD_PROCESSES: Final = MetricSpec(
     name="hami_card_processes",
-    help="Processes with memory on the card, by whether they run in a pod (pod) or not (other).",
+    help=(
+        "Processes on the card: of pods with a slice of it (slice), out of band of pods without (other-pod) and of no "
+        "pod (host); unknown: it ended meanwhile, or the monitor does not see the host's processes."
+    ),
+    labels=(*CARD, "of"),
+)
+CARD_PROCESS_MEMORY: Final = MetricSpec(
+    name="hami_card_process_memory_bytes",
+    help="Memory of the card that those processes hold, as the driver tells it by process.",
     labels=(*CARD, "of"),
 )
 CARD_PODS: Final = MetricSpec(name="hami_card_pods", help="Live pods that hold slices of the card.", labels=CARD)
+
+# ---- ours: a MIG instance -------------------------------------------------------------------------------------------
+
+INSTANCE: Final = (*CARD, "instance")
+INSTANCE_INFO: Final = MetricSpec(
+    name="hami_mig_instance_info",
+    help="1: this MIG instance is on the card; its profile and its numbers there.",
+    labels=(*INSTANCE, "profile", "gpu_instance", "compute_instance"),
+)
+INSTANCE_MEMORY: Final = MetricSpec(
+    name="hami_mig_instance_memory_bytes", help="Memory that the instance has.", labels=INSTANCE
+)
+INSTANCE_MEMORY_USED: Final = MetricSpec(
+    name="hami_mig_instance_memory_used_bytes", help="Memory in use on the instance.", labels=INSTANCE
+)
 
 # ---- ours: the monitor itself ---------------------------------------------------------------------------------------
 

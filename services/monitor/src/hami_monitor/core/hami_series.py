@@ -5,16 +5,16 @@ Two things are ours: init containers have series like all others, and pods that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
-from hami_model import keys, mig_allocations
-from hami_model.errors import MalformedError
-from hami_model.vendors import vendor
+from hami_model import keys
 
 from hami_monitor.core import catalogue
 from hami_monitor.core.container_folder import FolderOwner
 from hami_monitor.core.host import HostCard
+from hami_monitor.core.mig import allocations_by_container
 from hami_monitor.core.pods import MonitoredPod
 from hami_monitor.core.region import Region, RegionCard
 from hami_monitor.core.region_layouts import CARD_MAX
@@ -23,6 +23,8 @@ from hami_monitor.core.series import Series
 
 ZONE: Final = "vGPU"
 _LABEL_BYTES: Final = 40
+_CARD_ID: Final = re.compile(rb"(GPU|MIG)-[0-9A-Za-z-]+\0*")
+"""With the zeros that HAMi's label has at the end of a short one."""
 _UINT64: Final = (1 << 64) - 1
 
 
@@ -63,10 +65,10 @@ def _container(
     for card in region.cards[: min(region.device_count, CARD_MAX)]:
         if not card.is_named:
             continue
-        try:
-            uuid = card.uuid[:_LABEL_BYTES].decode()
-        except UnicodeDecodeError:
-            continue
+        raw = card.uuid[:_LABEL_BYTES]
+        if not _CARD_ID.fullmatch(raw):
+            continue  # a container may write any text there
+        uuid = raw.decode()
         labels = (pod.ref.namespace, pod.ref.name, container, str(card.index), uuid, ZONE)
         used = card.used
         yield catalogue.HAMI_MEMORY_USED, labels, used.total
@@ -97,17 +99,11 @@ def _legacy_container(labels: tuple[str, ...], card: RegionCard, elapsed: float 
 
 
 def _mig(pod: MonitoredPod, *, legacy: bool) -> Iterator[Series]:
-    key = vendor("NVIDIA").mig_allocations_key
-    try:
-        found = mig_allocations.decode(pod.annotations.get(key, ""))
-    except MalformedError:
-        return  # said by the node-agent, which acts on it
-    for allocation in found:
+    for container, allocation in allocations_by_container(pod):
         instance = allocation.instance
-        if instance is None or allocation.slot >= len(pod.containers):
+        if instance is None:
             continue
-        container = pod.containers[allocation.slot].name
-        labels = (pod.ref.namespace, pod.ref.name, container, str(allocation.position), str(allocation.card_id))
+        labels = (pod.ref.namespace, pod.ref.name, container.name, str(allocation.position), str(allocation.card_id))
         details = (instance.uuid, allocation.profile, str(instance.gpu_instance), str(instance.compute_instance))
         yield catalogue.HAMI_MIG, (*labels, *details, ZONE), 1
         if legacy:

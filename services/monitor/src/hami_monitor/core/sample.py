@@ -12,9 +12,11 @@ from hami_model.cards import ContainerKind
 from hami_model.events.parts import PodRef
 from hami_model.ids import CardId
 
+from hami_monitor.core.card_users import CardUser, OutOfBand, out_of_band, users_of
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
 from hami_monitor.core.enforcement import Enforcement, judge, owner_of_process
 from hami_monitor.core.host import HostCard, HostProcess, HostReading
+from hami_monitor.core.mig import instance_memory_used
 from hami_monitor.core.pods import MonitoredContainer, MonitoredPod, without_impostors
 from hami_monitor.core.process_trace import ProcessKey, ProcessTrace
 from hami_monitor.core.region import MemoryUse, Region, RegionCard
@@ -40,6 +42,8 @@ class SliceUse(msgspec.Struct, frozen=True, kw_only=True):
     cores_limit_percent: int | None = None
     memory: MemoryUse | None = None
     """None: no region yet, it does not name the card, or what it says cannot be."""
+    instance_memory_used_bytes: int | None = None
+    """On its MIG instances of the card, as the driver tells; None: it has none there, or they are not told of."""
     cores_used_percent: int | None = None
     last_launch_at_seconds: int | None = None
     """Since the epoch."""
@@ -47,7 +51,7 @@ class SliceUse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def memory_used_bytes(self) -> int | None:
-        return None if self.memory is None else self.memory.total
+        return self.instance_memory_used_bytes if self.memory is None else self.memory.total
 
 
 class CardUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,8 +62,8 @@ class CardUse(msgspec.Struct, frozen=True, kw_only=True):
     cores_promised_percent: int
     pods: tuple[PodRef, ...]
     """That hold slices of it."""
-    users: dict[int, PodRef]
-    """Pods of its processes, by pid; who is not here runs outside the pods of this node."""
+    users: dict[int, CardUser]
+    """Of its processes, by pid."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +81,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     implausible: int
     """Numbers in regions that cannot be, and are left out."""
     enforcement: Enforcement
+    out_of_band: OutOfBand
 
 
 def take_sample(
@@ -88,8 +93,9 @@ def take_sample(
     host: HostReading,
     traces: Mapping[int, ProcessTrace],
     suspected: Collection[ProcessKey] = (),
+    suspected_out_of_band: Collection[ProcessKey] = (),
 ) -> Sample:
-    """`traces`: what the kernel tells of the cards' processes, by their pid on the host; `suspected`: by the sample
+    """`traces`: what the kernel tells of the cards' processes, by their pid on the host; `suspected...`: by the sample
     before."""
     pods = without_impostors(pods)
     folders = tuple(folders)
@@ -108,19 +114,19 @@ def take_sample(
         for owner, (pod, container) in live.items()
         for use in joined.container(owner, pod, container, regions.get(owner))
     ]
+    users = {card.id: users_of(card, traces, by_uid) for card in host.cards}
     return Sample(
         node=node,
         at_seconds=at_seconds,
         pods=pods,
         slices=tuple(slices),
-        cards=tuple(
-            _card_use(card, pods, {uid: pod.ref for uid, pod in by_uid.items()}, owners) for card in host.cards
-        ),
+        cards=tuple(_card_use(card, pods, users[card.id]) for card in host.cards),
         folders=folders,
         host_problem=host.problem,
         folder_states=dict(Counter(_state(folder, by_uid.keys(), live.keys()) for folder in folders)),
         implausible=joined.implausible,
         enforcement=judge(pods=by_uid, folders=folders, cards=host.cards, traces=traces, suspected=suspected),
+        out_of_band=out_of_band(((card, users[card.id]) for card in host.cards), traces, suspected_out_of_band),
     )
 
 
@@ -144,20 +150,14 @@ def _state(folder: FolderReading, known: Container[str], live: Container[FolderO
     return "read" if folder.region is not None else "no-region"
 
 
-def _card_use(
-    card: HostCard, pods: Iterable[MonitoredPod], refs: Mapping[str, PodRef], owners: Mapping[int, FolderOwner]
-) -> CardUse:
+def _card_use(card: HostCard, pods: Iterable[MonitoredPod], users: dict[int, CardUser]) -> CardUse:
     holding = [(pod, pod.promised[CardId(card.id)]) for pod in pods if not pod.is_finished and card.id in pod.promised]
     return CardUse(
         host=card,
         memory_promised_bytes=sum(promised.memory_mib for _, promised in holding) * MIB,
         cores_promised_percent=sum(promised.cores_percent for _, promised in holding),
         pods=tuple(pod.ref for pod, _ in holding),
-        users={
-            process.pid: refs[owner.pod_uid]
-            for process in card.processes or ()
-            if (owner := owners.get(process.pid)) is not None and owner.pod_uid in refs
-        },
+        users=users,
     )
 
 
@@ -195,6 +195,11 @@ class _Join:
                 cores_promised_percent=cores_percent,
             )
             card = named.get(card_id)
+            host = self._cards.get(card_id)
+            if host is not None and host.instances:
+                use = msgspec.structs.replace(
+                    use, instance_memory_used_bytes=instance_memory_used(pod, container, host)
+                )
             yield use if region is None or card is None else self._used(use, owner, region, card)
 
     def _used(self, use: SliceUse, owner: FolderOwner, region: Region, card: RegionCard) -> SliceUse:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from hami_model.metric_spec import MetricSpec
 
 from hami_monitor.core import catalogue
+from hami_monitor.core.card_users import KINDS
+from hami_monitor.core.host import CLOCK_LIMITS, HostCard, HostInstance, HostProcess
 from hami_monitor.core.sample import CardUse, Sample, SliceUse
 
 Series = tuple[MetricSpec, tuple[str, ...], float]
@@ -34,8 +36,9 @@ def _slice(node: str, use: SliceUse) -> Iterator[Series]:
     labels = (node, use.pod.namespace, use.pod.name, use.container, use.card_id)
     yield catalogue.SLICE_MEMORY_PROMISED, labels, use.memory_promised_bytes
     yield catalogue.SLICE_CORES_PROMISED, labels, use.cores_promised_percent / 100
+    if use.memory_used_bytes is not None:
+        yield catalogue.SLICE_MEMORY_USED, labels, use.memory_used_bytes
     if use.memory is not None:
-        yield catalogue.SLICE_MEMORY_USED, labels, use.memory.total
         parts = {"context": use.memory.context, "module": use.memory.module, "data": use.memory.data}
         for part, used in parts.items():
             yield catalogue.SLICE_MEMORY_PARTS, (*labels, part), used
@@ -56,17 +59,50 @@ def _card(node: str, use: CardUse) -> Iterator[Series]:
     yield catalogue.CARD_MEMORY_PROMISED, labels, use.memory_promised_bytes
     yield catalogue.CARD_CORES_PROMISED, labels, use.cores_promised_percent / 100
     yield catalogue.CARD_PODS, labels, len(use.pods)
-    known = (
-        (catalogue.CARD_MEMORY, host.memory_total_bytes, 1),
-        (catalogue.CARD_MEMORY_USED, host.memory_used_bytes, 1),
-        (catalogue.CARD_UTILISATION, host.utilisation_percent, 100),
-        (catalogue.CARD_MEMORY_CONTROLLER, host.memory_controller_percent, 100),
-        (catalogue.CARD_TEMPERATURE, host.temperature_celsius, 1),
-        (catalogue.CARD_POWER, host.power_milliwatts, 1000),
-    )
-    for spec, value, divisor in known:
-        if value is not None:
-            yield spec, labels, value / divisor
+    yield from _measured(labels, host)
+    for xid, count in sorted(host.xids.items()):
+        yield catalogue.CARD_XIDS, (*labels, str(xid)), count
+    for limit in CLOCK_LIMITS.values() if host.clock_limits is not None else ():
+        yield catalogue.CARD_CLOCK_LIMITED, (*labels, limit), float(limit in (host.clock_limits or ()))
+    for instance in host.instances:
+        yield from _instance(labels, instance)
     if host.processes is not None:
-        yield catalogue.CARD_PROCESSES, (*labels, "pod"), len(use.users)
-        yield catalogue.CARD_PROCESSES, (*labels, "other"), len(host.processes) - len(use.users)
+        yield from _processes(labels, use, host.processes)
+
+
+def _measured(labels: tuple[str, ...], host: HostCard) -> Iterator[Series]:
+    known: tuple[tuple[MetricSpec, tuple[str, ...], int | None, float], ...] = (
+        (catalogue.CARD_MEMORY, (), host.memory_total_bytes, 1),
+        (catalogue.CARD_MEMORY_USED, (), host.memory_used_bytes, 1),
+        (catalogue.CARD_UTILISATION, (), host.utilisation_percent, 1 / 100),
+        (catalogue.CARD_MEMORY_CONTROLLER, (), host.memory_controller_percent, 1 / 100),
+        (catalogue.CARD_TEMPERATURE, (), host.temperature_celsius, 1),
+        (catalogue.CARD_POWER, (), host.power_milliwatts, 1 / 1000),
+        (catalogue.CARD_POWER_LIMIT, (), host.power_limit_milliwatts, 1 / 1000),
+        (catalogue.CARD_CLOCK, ("sm",), host.sm_clock_megahertz, 1e6),
+        (catalogue.CARD_CLOCK, ("memory",), host.memory_clock_megahertz, 1e6),
+        (catalogue.CARD_ECC_ERRORS, ("corrected",), host.ecc_corrected, 1),
+        (catalogue.CARD_ECC_ERRORS, ("uncorrected",), host.ecc_uncorrected, 1),
+    )
+    for spec, more, value, unit in known:
+        if value is not None:
+            yield spec, (*labels, *more), value * unit
+
+
+def _instance(labels: tuple[str, ...], instance: HostInstance) -> Iterator[Series]:
+    numbers = ("" if found is None else str(found) for found in (instance.gpu_instance, instance.compute_instance))
+    yield catalogue.INSTANCE_INFO, (*labels, instance.id, instance.profile, *numbers), 1
+    if instance.memory_total_bytes is not None:
+        yield catalogue.INSTANCE_MEMORY, (*labels, instance.id), instance.memory_total_bytes
+    if instance.memory_used_bytes is not None:
+        yield catalogue.INSTANCE_MEMORY_USED, (*labels, instance.id), instance.memory_used_bytes
+
+
+def _processes(labels: tuple[str, ...], use: CardUse, processes: Iterable[HostProcess]) -> Iterator[Series]:
+    processes = tuple(processes)
+    for kind in KINDS:
+        of_kind = [process for process in processes if use.users[process.pid].kind == kind]
+        yield catalogue.CARD_PROCESSES, (*labels, kind), len(of_kind)
+        known = [process.memory_used_bytes for process in of_kind if process.memory_used_bytes is not None]
+        if len(known) == len(of_kind):
+            yield catalogue.CARD_PROCESS_MEMORY, (*labels, kind), sum(known)
