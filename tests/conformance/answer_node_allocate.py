@@ -16,9 +16,10 @@ from hami_chassis.log import LogSettings, configure_logging
 from hami_chassis.settings import Fault, SettingsError, load_settings
 from hami_model import keys, kube
 from hami_model.errors import HamiError
+from hami_node_agent.adapters.driver_files import find_driver_files
 from hami_node_agent.adapters.late_binding import HandoverPlan, RefusedForGoodError
 from hami_node_agent.adapters.lock_handoff import LockHandoff
-from hami_node_agent.adapters.machine_files import device_rules
+from hami_node_agent.adapters.machine_files import USUAL_DRIVER_ROOT, device_rules
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.config import NodeAgentSettings
 from hami_node_agent.core import hami_names
@@ -107,6 +108,19 @@ class Files:
         return frozenset()
 
 
+class Listed:
+    """Folders below a root, by the files that a vector names."""
+
+    def __init__(self, files: Sequence[str], root: str) -> None:
+        self._files = [file.removeprefix(f"{root}/") for file in files if file.startswith(f"{root}/")]
+
+    def names(self, folder: str) -> Sequence[str]:
+        return [file.removeprefix(f"{folder}/") for file in self._files if file.rpartition("/")[0] == folder]
+
+    def exists(self, path: str) -> bool:
+        return any(file == path or file.startswith(f"{path}/") for file in self._files)
+
+
 class Silence:
     """Outcomes and OwnCheckpoint that nobody looks at."""
 
@@ -174,7 +188,11 @@ def _agent_settings(row: Row) -> NodeAgentSettings:
 
 async def _answer(row: Row) -> dict[str, Any]:
     agent, settings, options = _agent_settings(row), settings_of(row), node_options_of(row)
-    machine = MachineDevices(nodes=frozenset(row.get("char_devices_present") or ()))
+    rules = device_rules(agent.devices, agent.nvml, MachineDevices(nodes=frozenset(row["char_devices_present"])))
+    if rules.uses_cdi:
+        find_driver_files(
+            Listed(row["files_present"], agent.nvml.driver_root or USUAL_DRIVER_ROOT), "the driver's root"
+        )
     layout = HostLayout(hook_path=agent.files.hook_path)
     api = Api(row)
     clock, book = ManualClock(), HandedOut()
@@ -187,7 +205,7 @@ async def _answer(row: Row) -> dict[str, Any]:
                 library_log_level=options.library_log_level,
                 disable_core_limit=options.disable_core_limit,
             ),
-            devices=device_rules(agent.devices, agent.nvml, machine),
+            devices=rules,
         ),
         settings,
         book,

@@ -64,6 +64,8 @@ def row(
         "node": {"name": "node-a", "annotations": {} if lock is None else {LOCK: _lock(lock)}},
         "devices": more.get("devices", [card(number) for number in range(3)]),
         "files_present": [],
+        "char_devices_present": [],
+        "rm_extra_devices": [],
         "faults": [{"verb": verb, "resource": kind, "nth": nth} for verb, kind, nth in more.get("faults", ())],
         "pods": list(pods),
         "passes": 1,

@@ -12,6 +12,7 @@ from hami_model.cards import MigPlacement
 from hami_model.mig_allocations import MigInstance
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.core.cdi_spec import ForeignSpec, shown_as_instances
+from hami_node_agent.core.device_lists import VisibleDevice
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod, HandedSlice, decode, encode
 from hami_node_agent.core.mig_instances import LiveInstance
 
@@ -214,14 +215,13 @@ async def test_what_another_makes_after_we_could_not_is_not_ours(world: World) -
 
 def test_edits_open_the_instances_of_a_card() -> None:
     card_edits = {"deviceNodes": [{"path": "/dev/nvidia0"}]}
-    spec = ForeignSpec(version=(0, 6, 0), kind="nvidia.com/gpu", devices={CARD: card_edits}, general={})
+    spec = ForeignSpec(kind="nvidia.com/gpu", devices={CARD: card_edits}, general={})
 
-    shown = shown_as_instances({CARD: 0}, [21, 22], [spec])
+    shown = shown_as_instances([VisibleDevice(uuid=CARD, index="0")], [21, 22], [spec])
 
     paths = [node["path"] for edits in shown.edits for node in edits.get("deviceNodes", [])]
     assert paths == ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"]
-    assert shown.visible_cards == "void"
-    assert shown.version == (0, 6, 0)
+    assert shown.environment == {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
 async def test_an_instance_that_is_gone_is_made_anew(world: World) -> None:

@@ -76,8 +76,14 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     cdi_annotation_prefix: str = "cdi.k8s.io/"
     """Beginning of the annotation that names CDI devices; HAMi's CDI_ANNOTATION_PREFIX."""
 
+    cdi_hook_file: str = "/usr/bin/nvidia-ctk"
+    """NVIDIA's nvidia-ctk or nvidia-cdi-hook on the host, which links the driver's libraries in a container; written in
+    specifications of whole cards. Empty: none is called; HAMi's NVIDIA_CDI_HOOK_PATH."""
+
     def faults(self) -> Iterator[tuple[str, str]]:
         """What is wrong in this group."""
+        if self.cdi_hook_file and not self.cdi_hook_file.startswith("/"):
+            yield "cdi_hook_file", "must be an absolute path of the host, or empty"
         if not self.list_strategies:
             yield "list_strategies", "name at least one way in which containers are told their devices"
         if len(set(self.list_strategies)) < len(self.list_strategies):
@@ -122,8 +128,9 @@ class NvmlSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     library_file: str = ""
     """The driver's libnvidia-ml.so.1. Empty: under `driver_root`, else as the loader finds it."""
-    driver_root: str = "/"
-    """Where the host's driver lies in this container, such as /driver-root; HAMi's DRIVER_ROOT_CTR_PATH."""
+    driver_root: str = ""
+    """Where the host's driver lies in this container. Empty: /driver-root where that is there, else /; HAMi's
+    DRIVER_ROOT_CTR_PATH."""
     required: bool = True
     """Whether a driver that cannot be used ends the node-agent. Else it idles and offers nothing, until it is started
     anew; HAMi's FAIL_ON_INIT_ERROR."""
@@ -220,6 +227,8 @@ class NodeAgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         ):
             if seconds <= 0:
                 yield name, "must be positive"
+        if self.handoff.shown_by == "runtime" and set(self.devices.list_strategies) <= {"cdi-annotations", "cdi-cri"}:
+            yield "handoff.shown_by", "`runtime` contradicts devices.list_strategies, which has only cdi strategies"
         for name in ("hook_path", "lock_dir", "cdi_dir", "state_dir"):
             path = getattr(self.files, name)
             if not path.startswith("/") or not path.strip("/"):

@@ -30,6 +30,7 @@ from hami_node_agent.adapters.bus_events import AllocatingHints, allocating_subj
 from hami_node_agent.adapters.card_health import Cards
 from hami_node_agent.adapters.collection import Collection
 from hami_node_agent.adapters.device_plugin import DevicePlugin, KubeletRegistration
+from hami_node_agent.adapters.driver_files import CardSpecs, FoldersBelow, find_driver_files
 from hami_node_agent.adapters.handoff_start import HandoffStart, Offers
 from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile
 from hami_node_agent.adapters.host_folder import HostFolder
@@ -37,7 +38,7 @@ from hami_node_agent.adapters.kubelet_files import KubeletCheckpointFile
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
 from hami_node_agent.adapters.lock_api import KubeLockApi
 from hami_node_agent.adapters.lock_handoff import LockHandoff
-from hami_node_agent.adapters.machine_files import device_rules, find_devices
+from hami_node_agent.adapters.machine_files import device_rules, driver_root, find_devices, host_roots
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.adapters.node import LockRelease, NodeRegistration, NodeWatch
 from hami_node_agent.adapters.nvml import DriverError, Nvml, driver_version, find_library
@@ -48,6 +49,7 @@ from hami_node_agent.adapters.pod_resources import PodResources
 from hami_node_agent.adapters.pods import NodePods, PodPatches, PodSubscriber
 from hami_node_agent.config import EnforcementSettings, NodeAgentSettings, serving_faults
 from hami_node_agent.core import backends, hami_names
+from hami_node_agent.core.driver_spec import beside_cards
 from hami_node_agent.core.entitlement import holders_of
 from hami_node_agent.core.grant import HostLayout, LimitPolicy
 from hami_node_agent.core.health import HealthBook, HealthPolicy, ignored_xids
@@ -117,7 +119,7 @@ def inventory(config: ConfigFile = None, sets: Sets = None) -> None:
 
 async def _facts(settings: NodeAgentSettings, options: NodeOptions) -> Sequence[CardFacts]:
     nvml = Nvml(with_mig=options.operating_mode == MIG)
-    await nvml.start(find_library(settings.nvml.library_file, settings.nvml.driver_root))
+    await nvml.start(find_library(settings.nvml.library_file, driver_root(settings.nvml)))
     try:
         return await nvml.facts()
     finally:
@@ -147,7 +149,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     # Cards.
     nvml = Nvml(with_mig=is_mig)
     try:
-        await nvml.start(find_library(settings.nvml.library_file, settings.nvml.driver_root))
+        await nvml.start(find_library(settings.nvml.library_file, driver_root(settings.nvml)))
     except DriverError as error:
         if settings.nvml.required:
             raise
@@ -220,6 +222,13 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     if settings.kubelet.pod_resources_socket:
         ownership = PodResources(Path(settings.kubelet.pod_resources_socket))
         stack.push_async_callback(ownership.close)
+    root = driver_root(settings.nvml)
+    machine = find_devices(root)
+    rules, roots = device_rules(settings.devices, settings.nvml, machine), host_roots(settings.devices, settings.nvml)
+    if rules.uses_cdi:
+        driver_files = find_driver_files(FoldersBelow(root), root)
+        card_specs = CardSpecs(Path(settings.files.cdi_dir), rules, machine, driver_files, roots)
+        cards.on_change.append(card_specs.changed)
     plan = HandoverPlan(
         node_name=node_name,
         layout=layout,
@@ -228,9 +237,10 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
             library_log_level=options.library_log_level,
             disable_core_limit=options.disable_core_limit,
         ),
-        devices=device_rules(settings.devices, settings.nvml, find_devices(settings.nvml.driver_root)),
+        devices=rules,
+        beside_cards=beside_cards(rules, machine, roots),
         enforcement=enforcement,
-        shown_by=settings.handoff.shown_by,
+        shown_by=settings.handoff.shown_by if rules.uses_runtime else "cdi",
         runtime_classes=frozenset(settings.handoff.runtime_classes),
     )
     outcomes = HandoverOutcomes(nvidia, origin, writer=patches, sink=bus, recorder=recorder, clock=clock)

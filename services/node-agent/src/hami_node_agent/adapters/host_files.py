@@ -65,6 +65,8 @@ class CdiFolder:
         self._folder = folder
         self._nvidia_folders = tuple(nvidia_folders)
         self._decoded: dict[Path, tuple[tuple[int, int, int], ForeignSpec | None]] = {}
+        self._told: set[str] = set()
+        """Conflicts that were logged."""
 
     def prepare(self) -> None:
         """Raises OSError."""
@@ -97,17 +99,21 @@ class CdiFolder:
 
     def _read_nvidia_specs(self) -> list[ForeignSpec]:
         found: list[ForeignSpec] = []
-        for folder in self._nvidia_folders:
+        for rank, folder in enumerate(self._nvidia_folders):
             if not folder.is_dir():
                 continue
             for path in sorted(folder.iterdir()):
                 if path.suffix in _ENDINGS and cdi_spec.owner_of_file(path.name) is None:
-                    spec = self._spec(path)
+                    spec = self._spec(path, rank)
                     if spec is not None and cdi_spec.is_nvidia(spec):
                         found.append(spec)
+        for problem in cdi_spec.conflicts(found):
+            if problem not in self._told:
+                self._told.add(problem)
+                log.warning("cdi-device-conflict", problem=problem)
         return found
 
-    def _spec(self, path: Path) -> ForeignSpec | None:
+    def _spec(self, path: Path, rank: int) -> ForeignSpec | None:
         try:
             stat = path.stat()
             version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
@@ -122,9 +128,12 @@ class CdiFolder:
             return None
         spec: ForeignSpec | None = None
         try:
-            spec = cdi_spec.foreign_spec(msgspec.json.decode(raw) if path.suffix == ".json" else yaml.safe_load(raw))
+            document = msgspec.json.decode(raw) if path.suffix == ".json" else yaml.safe_load(raw)
+            spec = cdi_spec.foreign_spec(document, file=str(path), rank=rank)
         except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             log.warning("cdi-spec-unreadable", path=str(path), reason=str(error))
+        for problem in spec.problems if spec is not None and cdi_spec.is_nvidia(spec) else ():
+            log.warning("cdi-spec-problem", path=str(path), problem=problem)
         self._decoded[path] = (version, spec)
         return spec
 

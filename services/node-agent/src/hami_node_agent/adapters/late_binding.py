@@ -63,6 +63,8 @@ class HandoverPlan(msgspec.Struct, frozen=True, kw_only=True):
     layout: grant.HostLayout
     limits: grant.LimitPolicy
     devices: DeviceRules = DeviceRules()
+    beside_cards: tuple[cdi_spec.Edits, ...] = ()
+    """Edits of what containers are given besides cards, where those come by edits too."""
     shown_by: ShownBy = "auto"
     runtime_classes: frozenset[str] = frozenset({"nvidia"})
     """RuntimeClass names whose handler is NVIDIA's."""
@@ -106,7 +108,13 @@ class LateBinding:
         self._new_region_name = new_region_name
         self._mig = mig
         self._showing = Showing(
-            plan.shown_by, plan.runtime_classes, cdi=cdi, inventory=inventory, mig_driver=mig_driver
+            plan.shown_by,
+            plan.runtime_classes,
+            plan.devices,
+            plan.beside_cards,
+            cdi=cdi,
+            inventory=inventory,
+            mig_driver=mig_driver,
         )
         self._enforcing = Enforcing(
             plan.enforcement,

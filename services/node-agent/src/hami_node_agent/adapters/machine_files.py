@@ -9,15 +9,23 @@ from typing import Final
 
 from hami_node_agent.config import DeviceSettings, NvmlSettings
 from hami_node_agent.core.device_lists import DeviceRules, Feature
-from hami_node_agent.core.machine_devices import MachineDevices, with_machine
+from hami_node_agent.core.driver_spec import HostRoots
+from hami_node_agent.core.machine_devices import FEATURE_FILES, MachineDevices, with_machine
 
+USUAL_DRIVER_ROOT: Final = "/driver-root"
+"""Where HAMi's chart mounts the driver."""
 _FOLDERS: Final = ("dev", "dev/infiniband", "dev/nvidia-caps", "dev/nvidia-caps-imex-channels")
 _OWN_ROOT: Final = Path("/")
 
 
+def driver_root(nvml: NvmlSettings) -> str:
+    """Where the host's driver lies in this container."""
+    return nvml.driver_root or (USUAL_DRIVER_ROOT if Path(USUAL_DRIVER_ROOT).is_dir() else "/")
+
+
 def dev_root(driver_root: str) -> Path:
     """Under which folder of this container device nodes lie in dev/."""
-    root = Path(driver_root or "/")
+    root = Path(driver_root)
     return root if (root / "dev").is_dir() else _OWN_ROOT
 
 
@@ -26,7 +34,9 @@ def find_devices(driver_root: str) -> MachineDevices:
     root = dev_root(driver_root)
     found = set(_character_devices(root, _FOLDERS))
     found |= set(_character_devices(_OWN_ROOT, ("dev/nvidia-caps-imex-channels",)))
-    return MachineDevices(nodes=frozenset(found))
+    wanted = [path for paths in FEATURE_FILES.values() for path in paths]
+    files = [path for path in wanted if (Path(driver_root) / path.removeprefix("/")).exists()]
+    return MachineDevices(nodes=frozenset(found), files=frozenset(files))
 
 
 def device_rules(asked: DeviceSettings, nvml: NvmlSettings, machine: MachineDevices) -> DeviceRules:
@@ -41,6 +51,14 @@ def device_rules(asked: DeviceSettings, nvml: NvmlSettings, machine: MachineDevi
         cdi_annotation_prefix=asked.cdi_annotation_prefix,
     )
     return with_machine(rules, machine, asked.imex_channels, imex_required=asked.imex_required)
+
+
+def host_roots(asked: DeviceSettings, nvml: NvmlSettings) -> HostRoots:
+    return HostRoots(
+        driver=nvml.host_driver_root,
+        devices=nvml.host_dev_root or nvml.host_driver_root,
+        hook_file=asked.cdi_hook_file,
+    )
 
 
 def _character_devices(root: Path, folders: tuple[str, ...]) -> Iterator[str]:

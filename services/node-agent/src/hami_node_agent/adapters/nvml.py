@@ -27,7 +27,7 @@ log = get_logger("nvml")
 T = TypeVar("T")
 
 _SONAME: Final = "libnvidia-ml.so.1"
-_LIBRARY_FOLDERS: Final = (
+LIBRARY_FOLDERS: Final = (
     "usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64", "lib/x86_64-linux-gnu",
     "lib/aarch64-linux-gnu",
 )  # fmt: skip
@@ -57,7 +57,7 @@ def find_library(library_file: str, driver_root: str) -> str:
     if library_file:
         return library_file
     if driver_root and driver_root != "/":
-        for folder in _LIBRARY_FOLDERS:
+        for folder in LIBRARY_FOLDERS:
             path = Path(driver_root) / folder / _SONAME
             if path.exists():
                 return str(path.resolve())

@@ -1,18 +1,21 @@
-"""How containers come to see their cards: exactly one way.
+"""How containers that are bound late come to see their cards: exactly one way.
 
-NVIDIA's runtime handler reads the variable, or NVIDIA's own edits are merged into ours.
+NVIDIA's runtime handler is told, by the variable or by mounts, or NVIDIA's own edits are merged into ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from hami_chassis.errors import Transient
 from hami_model import kube
 
 from hami_node_agent.core import cdi_spec
+from hami_node_agent.core.cdi_spec import Edits, ForeignSpec, Shown
+from hami_node_agent.core.device_lists import DeviceRules, VisibleDevice, capability_node
 from hami_node_agent.core.handed_out import HandedContainer
+from hami_node_agent.core.inventory import visible_cards
 from hami_node_agent.ports import CdiDirectory, InventoryView, MigDriver
 
 ShownBy = Literal["auto", "runtime", "cdi"]
@@ -25,50 +28,58 @@ class Showing:
         self,
         shown_by: ShownBy,
         runtime_classes: frozenset[str],
+        rules: DeviceRules,
+        beside: tuple[Edits, ...] = (),
         *,
         cdi: CdiDirectory,
         inventory: InventoryView,
         mig_driver: MigDriver | None,
     ) -> None:
+        """`beside`: what containers whose cards come by edits are given besides."""
         self._shown_by = shown_by
         self._runtime_classes = runtime_classes
+        self._rules = rules
+        self._beside = beside
         self._cdi = cdi
         self._inventory = inventory
         self._mig_driver = mig_driver
 
-    async def cards(self, pod: kube.Pod, card_ids: Sequence[str]) -> cdi_spec.Shown:
-        if self._by_runtime(pod):
-            return cdi_spec.shown_by_runtime(card_ids)
-        specs = await self._cdi.nvidia_specs()
-        if self._shown_by == "auto" and not specs:
-            return cdi_spec.shown_by_runtime(card_ids)
-        try:
-            return cdi_spec.shown_by_edits(self._indexes(card_ids), specs)
-        except cdi_spec.NotInSpecificationError as error:
-            raise Transient(str(error)) from error
+    async def cards(self, pod: kube.Pod, card_ids: Sequence[str]) -> Shown:
+        devices = visible_cards(self._inventory.inventory, card_ids)
+        specs = await self._specs(pod)
+        if specs is None:
+            return cdi_spec.shown_by_runtime(devices, self._rules)
+        return _edits(lambda: cdi_spec.shown_by_edits(devices, specs, self._beside))
 
-    async def instances(self, pod: kube.Pod, handed: HandedContainer) -> cdi_spec.Shown:
+    async def instances(self, pod: kube.Pod, handed: HandedContainer) -> Shown:
         """Only MIG instances that were made are shown, never their card."""
         made = [(piece.card_id, piece.instance) for piece in handed.slices if piece.instance is not None]
         if self._mig_driver is None or len(made) != len(handed.slices):
             raise Transient("not all MIG instances of the container are there yet")
-        uuids = [instance.uuid for _, instance in made]
-        if self._by_runtime(pod):
-            return cdi_spec.shown_by_runtime(uuids)
+        specs = await self._specs(pod)
+        minors: list[int] = []
+        if specs is not None or self._rules.pass_nodes:
+            for card_id, instance in made:
+                minors += await self._mig_driver.capability_minors(card_id, instance)
+        cards = visible_cards(self._inventory.inventory, [card_id for card_id, _ in made])
+        if specs is None:
+            nodes = (*(path for card in cards for path in card.nodes), *map(capability_node, minors))
+            shown = [
+                VisibleDevice(uuid=uuid, index=uuid, nodes=nodes) for uuid in [instance.uuid for _, instance in made]
+            ]
+            return cdi_spec.shown_by_runtime(shown, self._rules)
+        return _edits(lambda: cdi_spec.shown_as_instances(cards, minors, specs, self._beside))
+
+    async def _specs(self, pod: kube.Pod) -> Sequence[ForeignSpec] | None:
+        """What NVIDIA's specifications say; None where NVIDIA's runtime is to be told."""
+        if self._shown_by == "runtime" or pod.spec.runtime_class_name in self._runtime_classes:
+            return None
         specs = await self._cdi.nvidia_specs()
-        if self._shown_by == "auto" and not specs:
-            return cdi_spec.shown_by_runtime(uuids)
-        minors = [
-            minor for card_id, instance in made for minor in await self._mig_driver.capability_minors(card_id, instance)
-        ]
-        try:
-            return cdi_spec.shown_as_instances(self._indexes([card_id for card_id, _ in made]), minors, specs)
-        except cdi_spec.NotInSpecificationError as error:
-            raise Transient(str(error)) from error
+        return None if self._shown_by == "auto" and not specs else specs
 
-    def _by_runtime(self, pod: kube.Pod) -> bool:
-        return self._shown_by == "runtime" or pod.spec.runtime_class_name in self._runtime_classes
 
-    def _indexes(self, card_ids: Sequence[str]) -> dict[str, int]:
-        known = {str(card.id): card.index for card in self._inventory.inventory.cards}
-        return {card_id: known.get(card_id, -1) for card_id in card_ids}
+def _edits(work: Callable[[], Shown]) -> Shown:
+    try:
+        return work()
+    except cdi_spec.NotInSpecificationError as error:
+        raise Transient(str(error)) from error

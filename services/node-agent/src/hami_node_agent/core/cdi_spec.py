@@ -6,7 +6,7 @@ Format: Container Device Interface. A name `<vendor>/<class>=<device>` stands fo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,10 +14,10 @@ from hami_model import env
 from hami_model.additions import CDI_KIND
 from hami_model.errors import HamiError
 
-from hami_node_agent.core.grant import Grant
+from hami_node_agent.core import cdi_document
+from hami_node_agent.core.device_lists import DeviceRules, VisibleDevice, capability_node, runtime_list
+from hami_node_agent.core.grant import Grant, Mount
 
-MIN_VERSION: Final = (0, 5, 0)
-"""First version whose device names may begin with a digit and whose device nodes may have another path on the host."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 _UID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
 _VERSION: Final = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})", re.ASCII)
@@ -35,19 +35,22 @@ class NotInSpecificationError(HamiError):
 class ForeignSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A specification that somebody else wrote, as far as we use it."""
 
-    version: tuple[int, int, int]
     kind: str
     devices: dict[str, Edits]
     general: Edits
+    file: str = ""
+    rank: int = 0
+    """Of its folder: what a later folder says of a device counts."""
+    problems: tuple[str, ...] = ()
+    """What of it is left out, and why."""
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """How a container comes to see its cards: by the variable, or by edits; never by both."""
+    """How a container comes to see its cards: NVIDIA's runtime is told, or edits do it; never both."""
 
-    visible_cards: str
-    """Value of NVIDIA_VISIBLE_DEVICES."""
+    environment: dict[str, str]
+    mounts: tuple[Mount, ...] = ()
     edits: tuple[Edits, ...] = ()
-    version: tuple[int, int, int] = MIN_VERSION
 
 
 def device_name(name: str) -> str:
@@ -75,51 +78,85 @@ def owner_of_file(file: str) -> str | None:
 
 
 def own_spec(name: str, grant: Grant, shown: Shown) -> bytes:
-    """The specification of one container's device."""
-    variables = {**grant.environment, env.VISIBLE_CARDS: shown.visible_cards, env.HANDOFF: env.HANDOFF_DONE}
+    """The specification of one container's device. Raises InvalidSpecificationError."""
+    variables = {**grant.environment, **shown.environment, env.HANDOFF: env.HANDOFF_DONE}
     mounts = [
         {
             "hostPath": mount.host_path,
             "containerPath": mount.container_path,
             "options": ["ro" if mount.read_only else "rw", "nosuid", "nodev", "rbind"],
         }
-        for mount in grant.mounts
+        for mount in (*shown.mounts, *grant.mounts)
     ]
     own: Edits = {"env": [f"{key}={value}" for key, value in variables.items()], "mounts": mounts}
-    document = {
-        "cdiVersion": ".".join(map(str, max(MIN_VERSION, shown.version))),
-        "kind": CDI_KIND,
-        "devices": [{"name": name, "containerEdits": merged([*shown.edits, own])}],
-    }
-    return msgspec.json.encode(document)
+    return cdi_document.encoded(CDI_KIND, {name: merged([*shown.edits, own])})
 
 
-def shown_by_runtime(card_ids: Sequence[str]) -> Shown:
-    """NVIDIA's runtime handler reads the variable."""
-    return Shown(visible_cards=",".join(card_ids))
+def shown_by_runtime(devices: Sequence[VisibleDevice], rules: DeviceRules) -> Shown:
+    """NVIDIA's runtime handler reads a variable, or mounts."""
+    found = runtime_list(devices, rules)
+    nodes = [{"path": node.container_path, "hostPath": node.host_path} for node in found.nodes]
+    return Shown(environment=found.environment, mounts=found.mounts, edits=({"deviceNodes": nodes},) if nodes else ())
 
 
-def shown_by_edits(cards: Mapping[str, int], specs: Iterable[ForeignSpec]) -> Shown:
-    """NVIDIA's own edits for the cards (ids to indexes, in order). Raises NotInSpecificationError."""
-    candidates = [spec for kind in _NVIDIA_KINDS for spec in specs if spec.kind == kind]
-    for spec in candidates:
-        found = [
-            next((spec.devices[key] for key in (card_id, str(index)) if key in spec.devices), None)
-            for card_id, index in cards.items()
-        ]
-        if all(edits is not None for edits in found):
-            edits = (spec.general, *(edits for edits in found if edits is not None))
-            return Shown(visible_cards=env.VISIBLE_CARDS_VOID, edits=edits, version=spec.version)
-    raise NotInSpecificationError(
-        f"no CDI specification of NVIDIA's names {', '.join(cards)}; write it anew with: nvidia-ctk cdi generate"
-    )
+def shown_by_edits(
+    devices: Sequence[VisibleDevice], specs: Iterable[ForeignSpec], beside: Iterable[Edits] = ()
+) -> Shown:
+    """NVIDIA's own edits for the cards, in order, and others `beside` them. Raises NotInSpecificationError."""
+    candidates = list(specs)
+    reasons: list[str] = []
+    for kind in _NVIDIA_KINDS:
+        try:
+            found = [_naming([spec for spec in candidates if spec.kind == kind], device) for device in devices]
+        except NotInSpecificationError as error:
+            reasons.append(str(error))
+            continue
+        general = {id(spec): spec.general for spec, _ in found}
+        edits = (*general.values(), *(edits for _, edits in found), *beside)
+        return Shown(environment={env.VISIBLE_CARDS: env.VISIBLE_CARDS_VOID}, edits=edits)
+    raise NotInSpecificationError("; ".join(dict.fromkeys(reasons)))
 
 
-def shown_as_instances(cards: Mapping[str, int], capabilities: Iterable[int], specs: Iterable[ForeignSpec]) -> Shown:
+def _naming(specs: Sequence[ForeignSpec], device: VisibleDevice) -> tuple[ForeignSpec, Edits]:
+    """What says how a device is shown: of the last folder that names it, and there by one specification only."""
+    found = [
+        (spec, spec.devices[name]) for spec in specs for name in (device.uuid, device.index) if name in spec.devices
+    ]
+    last = [(spec, edits) for spec, edits in found if spec.rank == max(spec.rank for spec, _ in found)]
+    if not last:
+        raise NotInSpecificationError(
+            f"no CDI specification of NVIDIA's names {device.uuid}; write it anew with: nvidia-ctk cdi generate"
+        )
+    if len({id(spec) for spec, _ in last}) > 1 and any(edits != last[0][1] for _, edits in last):
+        files = ", ".join(dict.fromkeys(spec.file for spec, _ in last))
+        raise NotInSpecificationError(
+            f"CDI specifications contradict each other about {device.uuid}: {files}; remove all but one of them"
+        )
+    return last[0]
+
+
+def conflicts(specs: Iterable[ForeignSpec]) -> list[str]:
+    """Devices that two specifications of one folder name: runtimes take neither."""
+    files: dict[tuple[int, str], list[str]] = {}
+    for spec in specs:
+        for name in spec.devices:
+            files.setdefault((spec.rank, f"{spec.kind}={name}"), []).append(spec.file)
+    return [
+        f"CDI device {name} is named by {' and '.join(named)}: remove all but one of them"
+        for (_, name), named in files.items()
+        if len(named) > 1
+    ]
+
+
+def shown_as_instances(
+    devices: Sequence[VisibleDevice],
+    capabilities: Iterable[int],
+    specs: Iterable[ForeignSpec],
+    beside: Iterable[Edits] = (),
+) -> Shown:
     """Edits of the instances' cards, with the device nodes that open the instances. Raises NotInSpecificationError."""
-    shown = shown_by_edits(cards, specs)
-    nodes: Edits = {"deviceNodes": [{"path": f"/dev/nvidia-caps/nvidia-cap{minor}"} for minor in capabilities]}
-    return msgspec.structs.replace(shown, edits=(*shown.edits, nodes))
+    nodes: Edits = {"deviceNodes": [{"path": capability_node(minor)} for minor in capabilities]}
+    return shown_by_edits(devices, specs, [nodes, *beside])
 
 
 def merged(parts: Iterable[Edits]) -> Edits:
@@ -145,21 +182,44 @@ def is_nvidia(spec: ForeignSpec) -> bool:
     return spec.kind in _NVIDIA_KINDS
 
 
-def foreign_spec(document: object) -> ForeignSpec | None:
-    """A decoded specification; None when it has not the expected shape."""
+def foreign_spec(document: object, *, file: str = "", rank: int = 0) -> ForeignSpec | None:
+    """A decoded specification; None when it has not the expected shape.
+
+    Members that we do not know are left out, and devices whose edits make no sense: `problems` names them.
+    """
     try:
         raw = msgspec.convert(document, _RawSpec)
     except msgspec.ValidationError:
         return None
-    version = _VERSION.fullmatch(raw.cdi_version)
-    if version is None:
+    if _VERSION.fullmatch(raw.cdi_version) is None:
         return None
+    problems: list[str] = []
+    devices: dict[str, Edits] = {}
+    for device in raw.devices or []:
+        edits = _taken(device.container_edits, f"device {device.name}", problems)
+        if edits is not None:
+            devices[device.name] = edits
+    general = _taken(raw.container_edits or {}, "its own edits", problems)
     return ForeignSpec(
-        version=(int(version[1]), int(version[2]), int(version[3])),
         kind=raw.kind,
-        devices={device.name: device.container_edits for device in raw.devices or []},
-        general=raw.container_edits or {},
+        # Without what every container needs no device of it can be used.
+        devices=devices if general is not None else {},
+        general=general or {},
+        file=file,
+        rank=rank,
+        problems=tuple(problems),
     )
+
+
+def _taken(raw: Edits, what: str, problems: list[str]) -> Edits | None:
+    try:
+        edits, unknown = cdi_document.known_edits(raw)
+    except cdi_document.InvalidSpecificationError as error:
+        problems.append(f"{what}: {error}")
+        return None
+    if unknown:
+        problems.append(f"{what}: {', '.join(unknown)} is not known here and left out")
+    return edits
 
 
 class _RawDevice(msgspec.Struct, frozen=True, rename="camel"):

@@ -155,6 +155,11 @@ def card_node(minor: int) -> str:
     return f"/dev/nvidia{minor}"
 
 
+def capability_node(minor: int) -> str:
+    """Through which a MIG instance is opened."""
+    return f"/dev/nvidia-caps/nvidia-cap{minor}"
+
+
 def imex_node(channel: int) -> str:
     return f"/dev/nvidia-caps-imex-channels/channel{channel}"
 

@@ -176,6 +176,11 @@ HAMI_NAMES: Final[tuple[HamiName, ...]] = (
         variables=("CDI_ANNOTATION_PREFIX",),
         setting="devices.cdi_annotation_prefix",
     ),
+    HamiName(
+        flags=("nvidia-cdi-hook-path", "nvidia-ctk-path"),
+        variables=("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
+        setting="devices.cdi_hook_file",
+    ),
     HamiName(flags=("imex-channel-ids",), variables=("IMEX_CHANNEL_IDS",), setting="devices.imex_channels"),
     HamiName(flags=("imex-required",), variables=("IMEX_REQUIRED",), setting="devices.imex_required", is_switch=True),
     HamiName(flags=("device-discovery-strategy",), variables=("DEVICE_DISCOVERY_STRATEGY",), read=_discovery),

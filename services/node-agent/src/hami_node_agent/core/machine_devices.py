@@ -16,6 +16,12 @@ FEATURE_NODES: Final[dict[Feature, tuple[str, ...]]] = {
     "mofed": ("/dev/infiniband/uverbs", "/dev/infiniband/rdma_cm"),
 }
 """What the names of a feature's device nodes begin with."""
+FEATURE_FILES: Final[dict[Feature, tuple[str, ...]]] = {
+    "gdrcopy": (),
+    "gds": ("/etc/cufile.json", "/run/udev"),
+    "mofed": (),
+}
+"""What containers need besides."""
 IMEX_CHANNELS: Final = (0,)
 """Channels that containers may share; others belong to one workload each."""
 
@@ -29,8 +35,11 @@ class MachineDevices(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: frozenset[str] = frozenset()
     """Character devices, as paths that begin with /dev/."""
+    files: frozenset[str] = frozenset()
+    """Those of FEATURE_FILES that lie below the driver's root."""
 
     def of_feature(self, feature: Feature) -> tuple[str, ...]:
+        """Its nodes that are there."""
         return tuple(sorted(node for node in self.nodes if node.startswith(FEATURE_NODES[feature])))
 
     def imex_channels(self, wanted: Iterable[int], *, required: bool) -> tuple[int, ...]:
