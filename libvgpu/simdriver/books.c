@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define BOOKS_MAGIC 0x53494d42u /* "SIMB" */
-#define BOOKS_VERSION 5u
+#define BOOKS_VERSION 6u
 
 /* This library's descriptor of the books.lock last opened; see books.h for why none is ever closed. */
 static int lock_file = -1;
@@ -206,10 +206,10 @@ pid_t sim_books_pid(struct sim_books *books, const struct sim_process *process) 
     return process->pid;
 }
 
-void sim_books_raise(struct sim_books *books, uint32_t card, uint64_t type, uint64_t data) {
+void sim_books_raise(struct sim_books *books, struct sim_event event) {
     sim_books_lock(books);
     uint32_t count = atomic_load(&books->event_count);
-    books->events[count % SIM_EVENTS] = (struct sim_event){.card = card, .type = type, .data = data};
+    books->events[count % SIM_EVENTS] = event;
     atomic_store(&books->event_count, count + 1);
     sim_books_unlock(books);
     syscall(SYS_futex, &books->event_count, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);

@@ -80,6 +80,7 @@ struct sim_card_state {
     uint32_t instances_made;
     uint64_t ecc_errors[2]; /* since the books were made: corrected, uncorrected */
     struct sim_gpu_instance instances[SIM_MAX_INSTANCES];
+    uint64_t nvml_delay_us; /* injected: NVML queries of this card take this long */
 };
 
 /* Memory that several processes hold; see books_shared.h. */
@@ -90,10 +91,12 @@ struct sim_shared_memory {
     uint8_t holders[SIM_MAX_PROCESSES / 8]; /* a bit for each process's slot */
 };
 
+#define SIM_NO_CARD UINT32_MAX
+
 struct sim_event {
-    uint32_t card;
-    uint32_t reserved;
-    uint64_t type; /* NVML event type */
+    uint32_t card;         /* SIM_NO_CARD: the driver does not say which */
+    uint32_t gpu_instance; /* the one it is about; 0 = the card */
+    uint64_t type;         /* NVML event type */
     uint64_t data;
 };
 
@@ -131,7 +134,7 @@ void sim_books_reclaim(struct sim_books *books);
 pid_t sim_books_pid(struct sim_books *books, const struct sim_process *process);
 
 /* Raises an event and wakes everyone who waits for one. */
-void sim_books_raise(struct sim_books *books, uint32_t card, uint64_t type, uint64_t data);
+void sim_books_raise(struct sim_books *books, struct sim_event event);
 
 /* Waits until `event_count` differs from `seen` or the time is over. */
 void sim_books_wait_event(struct sim_books *books, uint32_t seen, unsigned timeout_milliseconds);

@@ -8,7 +8,7 @@ struct nvmlEventSet_st {
     uint64_t types[SIM_MAX_CARDS];
 };
 
-#define SUPPORTED_TYPES (0x1ull | 0x2ull | VG_NVML_EVENT_XID)
+#define SUPPORTED_TYPES (0x1ull | VG_NVML_EVENT_DOUBLE_BIT_ECC | VG_NVML_EVENT_XID)
 
 SIM_API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set) {
     nvmlReturn_t result = sim_nvml_ready();
@@ -62,13 +62,14 @@ static bool take_event(nvmlEventSet_t set, nvmlEventData_t *data, uint32_t *late
     while (set->seen != *latest && !taken) {
         const struct sim_event *event = &sim_nvml.books->events[set->seen++ % SIM_EVENTS];
         nvmlDevice_t device = device_of_card(event->card);
-        if (device == NULL || (set->types[event->card] & event->type) == 0)
+        if (event->card != SIM_NO_CARD && (device == NULL || (set->types[event->card] & event->type) == 0))
             continue;
-        *data = (nvmlEventData_t){.device = device,
-                                  .eventType = event->type,
-                                  .eventData = event->data,
-                                  .gpuInstanceId = VG_NVML_INSTANCE_NONE,
-                                  .computeInstanceId = VG_NVML_INSTANCE_NONE};
+        *data =
+            (nvmlEventData_t){.device = device,
+                              .eventType = event->type,
+                              .eventData = event->data,
+                              .gpuInstanceId = event->gpu_instance > 0 ? event->gpu_instance : VG_NVML_INSTANCE_NONE,
+                              .computeInstanceId = VG_NVML_INSTANCE_NONE};
         taken = true;
     }
     sim_books_unlock(sim_nvml.books);

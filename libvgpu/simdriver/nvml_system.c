@@ -72,8 +72,9 @@ nvmlReturn_t sim_nvml_device(nvmlDevice_t device) {
         return result;
     if (device < sim_nvml.devices || device >= sim_nvml.devices + sim_nvml.device_count)
         return NVML_ERROR_INVALID_ARGUMENT;
-    if (sim_nvml.books->nvml_delay_us > 0)
-        usleep((useconds_t)sim_nvml.books->nvml_delay_us);
+    uint64_t delay_us = sim_nvml.books->nvml_delay_us + sim_nvml_state(device)->nvml_delay_us;
+    if (delay_us > 0)
+        usleep((useconds_t)delay_us);
     return sim_nvml_state(device)->lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 

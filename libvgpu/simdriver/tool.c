@@ -18,16 +18,19 @@ static const char usage_text[] =
     "CARD is an index or a UUID.\n"
     "\n"
     "  books                            print cards, processes and unsupported calls as one JSON object\n"
-    "  xid CARD NUMBER                  raise an XID critical error event; 13, 31, 43, 48, 74, 94 and 95 also end what "
+    "  xid CARD NUMBER [GPU_INSTANCE]   raise an XID critical error event; 13, 31, 43, 48, 74, 94 and 95 also end what "
     "runs\n"
-    "                                   on the card: its CUDA calls fail from now on\n"
+    "                                   on the card: its CUDA calls fail from now on. Of a GPU instance: the event "
+    "only.\n"
+    "                                   With \"unknown\" as CARD the event does not say which card it is about\n"
+    "  double-bit-ecc CARD              raise an event of a memory error that cannot be corrected\n"
     "  lose CARD                        the card falls off the bus (and raises XID 79)\n"
     "  restore CARD                     the card is back\n"
     "  temperature CARD CELSIUS|auto    what the sensor reads\n"
     "  ecc CARD corrected|uncorrected N count N more ECC errors\n"
     "  mig-hold CARD GPU_INSTANCE       a process uses that instance, so it cannot be destroyed\n"
     "  mig-release CARD GPU_INSTANCE    no process does any more\n"
-    "  nvml-delay MICROSECONDS          every NVML device query takes that much longer\n"
+    "  nvml-delay MICROSECONDS [CARD]   every NVML query of a device, or of that card, takes that much longer\n"
     "  fail SYMBOL --code N             calls of a CUDA or NVML function return N without doing anything\n"
     "  slow SYMBOL --microseconds N     calls take that much longer\n"
     "  kill SYMBOL                      the process that calls it is killed before it does anything\n"
@@ -207,7 +210,12 @@ static int run_card_command(const struct sim_description *d, struct sim_books *b
         hit_processes(books, card, number);
         if (sim_xid_code(number) == CUDA_ERROR_ECC_UNCORRECTABLE)
             count_ecc_errors(books, card, true, 1);
-        sim_books_raise(books, card, VG_NVML_EVENT_XID, number);
+        sim_books_raise(books, (struct sim_event){.card = card, .type = VG_NVML_EVENT_XID, .data = number});
+        return 0;
+    }
+    if (strcmp(name, "double-bit-ecc") == 0) {
+        count_ecc_errors(books, card, true, 1);
+        sim_books_raise(books, (struct sim_event){.card = card, .type = VG_NVML_EVENT_DOUBLE_BIT_ECC});
         return 0;
     }
     sim_books_lock(books);
@@ -217,7 +225,34 @@ static int run_card_command(const struct sim_description *d, struct sim_books *b
         books->cards[card].lost = strcmp(name, "lose") == 0;
     sim_books_unlock(books);
     if (strcmp(name, "lose") == 0)
-        sim_books_raise(books, card, VG_NVML_EVENT_XID, SIM_XID_FELL_OFF_THE_BUS);
+        sim_books_raise(books,
+                        (struct sim_event){.card = card, .type = VG_NVML_EVENT_XID, .data = SIM_XID_FELL_OFF_THE_BUS});
+    return 0;
+}
+
+/* An XID of one GPU instance, or of a card that the driver does not name. */
+static int raise_xid_elsewhere(const struct sim_description *d, struct sim_books *books, char **words, int count) {
+    unsigned long long xid = 0, instance = 0;
+    unsigned card = SIM_NO_CARD;
+    if (!tool_read_number(words[2], &xid) || xid > 100000 ||
+        (count == 4 && (!tool_read_number(words[3], &instance) || instance == 0 || instance > SIM_MAX_INSTANCES)))
+        return tool_wrong_use();
+    if (strcmp(words[1], "unknown") != 0 && !find_card(d, words[1], &card))
+        return 1;
+    sim_books_raise(
+        books,
+        (struct sim_event){.card = card, .gpu_instance = (uint32_t)instance, .type = VG_NVML_EVENT_XID, .data = xid});
+    return 0;
+}
+
+static int delay_queries(const struct sim_description *d, struct sim_books *books, char **words, int count) {
+    unsigned long long number = 0;
+    unsigned card = 0;
+    if (!tool_read_number(words[1], &number) || number >= 60000000)
+        return tool_wrong_use();
+    if (count == 3 && !find_card(d, words[2], &card))
+        return 1;
+    *(count == 3 ? &books->cards[card].nvml_delay_us : &books->nvml_delay_us) = number;
     return 0;
 }
 
@@ -246,7 +281,6 @@ static int hold_instance(const struct sim_description *d, struct sim_books *book
 
 static int run(const struct sim_description *d, char **words, int count) {
     char reason[512];
-    unsigned long long number = 0;
     int status = 0;
     if (tool_run_fault_command(d->state_directory, words, count, &status))
         return status;
@@ -259,16 +293,16 @@ static int run(const struct sim_description *d, char **words, int count) {
         print_books(d, books);
         return 0;
     }
-    if (strcmp(words[0], "nvml-delay") == 0 && count == 2 && tool_read_number(words[1], &number) && number < 60000000) {
-        books->nvml_delay_us = number;
-        return 0;
-    }
+    if (strcmp(words[0], "nvml-delay") == 0 && (count == 2 || count == 3))
+        return delay_queries(d, books, words, count);
+    if (strcmp(words[0], "xid") == 0 && (count == 4 || (count == 3 && strcmp(words[1], "unknown") == 0)))
+        return raise_xid_elsewhere(d, books, words, count);
     if ((strcmp(words[0], "mig-hold") == 0 || strcmp(words[0], "mig-release") == 0) && count == 3)
         return hold_instance(d, books, words);
     if (strcmp(words[0], "ecc") == 0 && count == 4)
         return run_ecc_command(d, books, words);
     if (strcmp(words[0], "xid") == 0 || strcmp(words[0], "lose") == 0 || strcmp(words[0], "restore") == 0 ||
-        strcmp(words[0], "temperature") == 0)
+        strcmp(words[0], "temperature") == 0 || strcmp(words[0], "double-bit-ecc") == 0)
         return run_card_command(d, books, words, count);
     return tool_wrong_use();
 }

@@ -143,12 +143,20 @@ static void body_events(void) {
     CHECK_EQUAL(NVML(nvmlInit_v2)(), NVML_SUCCESS);
     CHECK_EQUAL(NVML(nvmlDeviceGetHandleByUUID)(CARD_0, &device), NVML_SUCCESS);
     CHECK_EQUAL(NVML(nvmlEventSetCreate)(&set), NVML_SUCCESS);
-    CHECK_EQUAL(NVML(nvmlDeviceRegisterEvents)(device, VG_NVML_EVENT_XID, set), NVML_SUCCESS);
+    CHECK_EQUAL(NVML(nvmlDeviceRegisterEvents)(device, VG_NVML_EVENT_XID | VG_NVML_EVENT_DOUBLE_BIT_ECC, set),
+                NVML_SUCCESS);
     CHECK_EQUAL(NVML(nvmlEventSetWait_v2)(set, &data, 0), NVML_ERROR_TIMEOUT);
     printf("waiting\n");
     fflush(stdout);
     CHECK_EQUAL(NVML(nvmlEventSetWait_v2)(set, &data, 60000), NVML_SUCCESS);
     CHECK(data.device == device && data.eventType == VG_NVML_EVENT_XID && data.eventData == 13);
+    CHECK_EQUAL(data.gpuInstanceId, VG_NVML_INSTANCE_NONE);
+    CHECK_EQUAL(NVML(nvmlEventSetWait_v2)(set, &data, 60000), NVML_SUCCESS);
+    CHECK(data.device == device && data.eventData == 94 && data.gpuInstanceId == 2);
+    CHECK_EQUAL(NVML(nvmlEventSetWait_v2)(set, &data, 60000), NVML_SUCCESS);
+    CHECK(data.device == NULL && data.eventData == 62);
+    CHECK_EQUAL(NVML(nvmlEventSetWait_v2)(set, &data, 60000), NVML_SUCCESS);
+    CHECK(data.device == device && data.eventType == VG_NVML_EVENT_DOUBLE_BIT_ECC);
     CHECK_EQUAL(NVML(nvmlEventSetWait_v2)(set, &data, 60000), NVML_SUCCESS);
     CHECK_EQUAL(data.eventData, 79);
     nvmlMemory_t memory;
@@ -200,11 +208,17 @@ static void test_events(void) {
     const char *other[] = {TOOL, "xid", "1", "48", NULL};
     const char *xid[] = {TOOL, "xid", CARD_0, "13", NULL};
     const char *lose[] = {TOOL, "lose", "0", NULL};
+    const char *instance[] = {TOOL, "xid", "0", "94", "2", NULL};
+    const char *unknown[] = {TOOL, "xid", "unknown", "62", NULL};
+    const char *ecc[] = {TOOL, "double-bit-ecc", "0", NULL};
     const char *wrong[] = {TOOL, "xid", "7", "1", NULL};
     struct sandbox_process waiter = sandbox_start(&sandbox, false, NULL, argv);
     CHECK(sandbox_await(&waiter, "waiting\n"));
     CHECK_EQUAL(sandbox_run(&sandbox, false, NULL, other, output), 0);
     CHECK_EQUAL(sandbox_run(&sandbox, false, NULL, xid, output), 0);
+    CHECK_EQUAL(sandbox_run(&sandbox, false, NULL, instance, output), 0);
+    CHECK_EQUAL(sandbox_run(&sandbox, false, NULL, unknown, output), 0);
+    CHECK_EQUAL(sandbox_run(&sandbox, false, NULL, ecc, output), 0);
     CHECK_EQUAL(sandbox_run(&sandbox, false, NULL, lose, output), 0);
     CHECK_EQUAL(sandbox_run(&sandbox, false, NULL, wrong, output), 1);
     if (!CHECK_EQUAL(sandbox_finish(&waiter, output), 0))

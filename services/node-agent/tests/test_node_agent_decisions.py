@@ -57,7 +57,31 @@ def test_a_failing_probe_makes_a_card_unhealthy() -> None:
 
 
 def test_what_is_to_be_watched_wins_over_what_is_to_be_ignored() -> None:
-    assert health.ignored_xids([79], [13, 79]) == (health.APPLICATION_XIDS - {13})
+    assert health.health_policy(ignored=[79], watched=[13, 79]).ignored_xids == health.APPLICATION_XIDS - {13}
+
+
+@pytest.mark.parametrize(
+    ("settings", "counting"),
+    [
+        pytest.param({}, {79, 48}, id="as built in"),
+        pytest.param({"ignores_nothing": True}, {79, 48, 13, 31}, id="enabled: all"),
+        pytest.param({"watches_events": False}, set(), id="disabled: all"),
+        pytest.param({"watches_events": False, "watched": [48]}, set(), id="disabled: all, though one is enabled"),
+        pytest.param({"watches_events": False, "ignores_nothing": True}, {79, 48, 13, 31}, id="enabled wins"),
+        pytest.param({"ignored": [48], "watched": [31]}, {79, 31}, id="numbers"),
+    ],
+)
+def test_which_xids_are_the_card_s(settings: dict[str, Any], counting: set[int]) -> None:
+    policy = health.health_policy(**settings)
+
+    assert {xid for xid in (79, 48, 13, 31) if HealthBook(policy).critical_event(A, xid) is not None} == counting
+
+
+def test_a_memory_error_that_cannot_be_corrected_is_the_card_s() -> None:
+    change = HealthBook(HealthPolicy()).critical_event(A, None)
+
+    assert change is not None
+    assert (change.cause, change.xid) == ("double-bit-ecc", None)
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,9 @@ async def test_running_pods_keep_their_instances_and_gone_ones_do_not(world: Wor
         await world.waits_with("waits", "is that of pod default/runs")
         world.fake.remove("pods", "waits", "default")
         await world.kill_agent()
+        await world.allocatable(0)
         world.start_agent()
-        await world.agent_serves()
+        await world.allocatable(10)
         bind(world, "beside", "3g.20gb", (0, 4))
         await world.runs("beside")
         assert instances(world) == [(6, 1, 1), (0, 4, 2)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hami_model.cards import MigPlacement
 from hami_model.device_config import MigAllowance
-from hami_node_agent.adapters.nvml import attributed
+from hami_node_agent.adapters.nvml_events import CriticalEvent, attributed
 from hami_node_agent.core.inventory import CardFacts, Inventory, kubelet_devices, take_inventory
 from hami_node_agent.core.mig_profiles import InstanceProfile, named
 from hami_node_agent.core.mig_uuid import card_of, spelled_out
@@ -132,10 +132,10 @@ def test_both_forms_of_a_mig_uuid_lead_to_their_card() -> None:
 
 @pytest.mark.case("MIG-06")
 def test_an_event_of_an_unknown_mig_device_is_of_no_card() -> None:
-    event = attributed(NEW_FORM, 79, lambda _: None)
+    event = attributed(CriticalEvent(uuid=NEW_FORM, xid=79), lambda _: None)
 
     assert (event.uuid, event.mig_device) == (None, NEW_FORM)
-    known = attributed(NEW_FORM, 79, lambda _: CARD)
+    known = attributed(CriticalEvent(uuid=NEW_FORM, xid=79), lambda _: CARD)
     assert (known.uuid, known.mig_device) == (CARD, "")
-    nameless = attributed(None, 79, lambda _: CARD)
+    nameless = attributed(CriticalEvent(uuid=None, xid=79), lambda _: CARD)
     assert (nameless.uuid, nameless.mig_device) == (None, "")

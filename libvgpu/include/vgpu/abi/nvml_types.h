@@ -193,6 +193,7 @@ typedef struct nvmlComputeInstanceInfo_st {
 #define VG_NVML_MODE_GRAPHICS 1u
 #define VG_NVML_MODE_MPS 2u
 #define VG_NVML_MODE_ALL 3u /* from 13.x on */
+#define VG_NVML_EVENT_DOUBLE_BIT_ECC 0x2ull
 #define VG_NVML_EVENT_XID 0x8ull
 #define VG_NVML_INSTANCE_NONE 0xffffffffu
 

@@ -32,6 +32,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     topology_scores: bool = True
     """Whether to publish how well cards are connected (hami.io/node-nvidia-score), which placement by topology needs;
     HAMi's ENABLE_TOPOLOGY_SCORE. Off: that annotation is left as it is."""
+    switch_mig_on: bool = True
+    """Whether the MIG mode of cards that are to be offered as instances is switched on, where nobody uses them."""
     heartbeat_seconds: float = 30.0
     """How often the whole inventory is published without a change."""
 
@@ -153,6 +155,8 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Whether faults that the driver reports count at all; HAMi's DP_DISABLE_HEALTHCHECKS=all. Probes go on."""
     probe_seconds: float = 5.0
     """How often every card is asked whether it is there."""
+    answer_seconds: float = 5.0
+    """How long the driver may take to answer about a card before that counts as its fault."""
     clean_probes: int = 3
     """How many good answers in a row make a broken card whole again."""
 
@@ -223,6 +227,7 @@ class NodeAgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             yield "enforcement.context_mib", f"must be 0 to {MAX_CONTEXT_MIB}"
         for name, seconds in (
             ("health.probe_seconds", self.health.probe_seconds),
+            ("health.answer_seconds", self.health.answer_seconds),
             ("node.heartbeat_seconds", self.node.heartbeat_seconds),
         ):
             if seconds <= 0:

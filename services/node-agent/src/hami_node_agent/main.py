@@ -41,7 +41,9 @@ from hami_node_agent.adapters.lock_handoff import LockHandoff
 from hami_node_agent.adapters.machine_files import device_rules, driver_root, find_devices, host_roots
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.adapters.node import LockRelease, NodeRegistration, NodeWatch
-from hami_node_agent.adapters.nvml import DriverError, Nvml, driver_version, find_library
+from hami_node_agent.adapters.node_events import RecordedNodeEvents
+from hami_node_agent.adapters.nvml import Nvml
+from hami_node_agent.adapters.nvml_library import DriverError, find_library
 from hami_node_agent.adapters.nvml_mig_driver import NvmlMigDriver
 from hami_node_agent.adapters.outcomes import HandoverOutcomes
 from hami_node_agent.adapters.placeholder_handoff import LateBindingHandoff
@@ -52,8 +54,8 @@ from hami_node_agent.core import backends, hami_names
 from hami_node_agent.core.driver_spec import beside_cards
 from hami_node_agent.core.entitlement import holders_of
 from hami_node_agent.core.grant import HostLayout, LimitPolicy
-from hami_node_agent.core.health import HealthBook, HealthPolicy, ignored_xids
-from hami_node_agent.core.inventory import CardFacts, take_inventory
+from hami_node_agent.core.health import HealthBook, health_policy
+from hami_node_agent.core.inventory import Discovery, take_inventory
 from hami_node_agent.core.node_options import MIG, NodeOptions, node_options
 from hami_node_agent.core.outcome import Origin
 from hami_node_agent.metrics import NodeAgentMetrics
@@ -108,22 +110,30 @@ def inventory(config: ConfigFile = None, sets: Sets = None) -> None:
     try:
         nvidia = _nvidia_settings(settings)
         options = _options(settings, nvidia)
-        facts = asyncio.run(_facts(settings, options))
+        found = asyncio.run(_discovery(settings, options))
     except (Permanent, HamiError) as error:
         _wrong_use(str(error))
-    taken = take_inventory(facts, options)
+    taken = take_inventory(found.cards, options, unreadable=found.unreadable)
     print(register.encode(nvidia.vendor, taken.cards))
     for problem in (*options.warnings, *taken.problems):
         typer.echo(f"hami-node-agent: {problem}", err=True)
 
 
-async def _facts(settings: NodeAgentSettings, options: NodeOptions) -> Sequence[CardFacts]:
-    nvml = Nvml(with_mig=options.operating_mode == MIG)
-    await nvml.start(find_library(settings.nvml.library_file, driver_root(settings.nvml)))
+async def _discovery(settings: NodeAgentSettings, options: NodeOptions) -> Discovery:
+    nvml = _nvml(settings, options)
+    await nvml.start()
     try:
-        return await nvml.facts()
+        return await nvml.discover()
     finally:
         await nvml.close()
+
+
+def _nvml(settings: NodeAgentSettings, options: NodeOptions) -> Nvml:
+    return Nvml(
+        lambda: find_library(settings.nvml.library_file, driver_root(settings.nvml)),
+        with_mig=options.operating_mode == MIG,
+        answer_seconds=settings.health.answer_seconds,
+    )
 
 
 async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[RootTask]:  # noqa: PLR0915  # a list
@@ -147,9 +157,9 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     book = own.load()
 
     # Cards.
-    nvml = Nvml(with_mig=is_mig)
+    nvml = _nvml(settings, options)
     try:
-        await nvml.start(find_library(settings.nvml.library_file, driver_root(settings.nvml)))
+        await nvml.start()
     except DriverError as error:
         if settings.nvml.required:
             raise
@@ -158,7 +168,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     stack.push_async_callback(nvml.close)
 
     enforcement = _enforcement(settings.enforcement, nvidia, options)
-    backends.refuse_unavailable(enforcement, await driver_version(nvml))
+    backends.refuse_unavailable(enforcement, await nvml.driver_version())
     for backend in backends.BACKENDS:
         metrics.slices.labels(backend).set_function(functools.partial(backends.count_slices, book, backend))
 
@@ -193,27 +203,24 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     )
     release = LockRelease(client, node, node_name, pods=pods.all_cached, metrics=metrics, clock=clock)
 
-    facts = await nvml.facts()
-    topology = await nvml.topology([fact.uuid for fact in facts]) if settings.node.topology_scores else None
-
     # Kubelet.
     plugin = DevicePlugin(metrics=metrics, clock=clock)
     cards = Cards(
         nvml,
         options,
         HealthBook(
-            HealthPolicy(
-                ignored_xids=frozenset()
-                if settings.health.ignore_no_xid
-                else ignored_xids(settings.health.ignored_xids, settings.health.watched_xids),
+            health_policy(
+                watches_events=settings.health.watch_xids,
+                ignores_nothing=settings.health.ignore_no_xid,
+                ignored=settings.health.ignored_xids,
+                watched=settings.health.watched_xids,
                 clean_probes=settings.health.clean_probes,
             )
         ),
-        facts,
-        topology,
-        node_name=node_name,
+        with_topology=settings.node.topology_scores,
+        may_switch_mig_on=settings.node.switch_mig_on,
         probe_seconds=settings.health.probe_seconds,
-        recorder=recorder,
+        node_events=RecordedNodeEvents(recorder, node_name),
         metrics=metrics,
         clock=clock,
     )
@@ -245,7 +252,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     )
     outcomes = HandoverOutcomes(nvidia, origin, writer=patches, sink=bus, recorder=recorder, clock=clock)
     mig_driver = NvmlMigDriver(nvml) if is_mig else None
-    mig = MigInstances(mig_driver, book, ledger=pods) if mig_driver is not None else None
+    mig = MigInstances(mig_driver, book, ledger=pods, is_hidden=cards.is_hidden) if mig_driver is not None else None
     late_binding = LateBinding(
         plan,
         nvidia,
@@ -314,7 +321,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         metrics=metrics,
         clock=clock,
     )
-    cards.take()
+    await cards.begin()
 
     observed = new_app()
     ready = {
@@ -326,7 +333,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     observation = HttpServer(observed, settings.observation, name="observation")
     return [
         RootTask("kubelet", kubelet.run, Stage.INTAKE),
-        *([RootTask("faults", cards.watch_faults)] if settings.health.watch_xids else []),
+        RootTask("faults", cards.watch_faults),
         RootTask("probes", cards.probe),
         RootTask("collection", collection.run),
         RootTask("lock-release", release.run),

@@ -15,7 +15,7 @@ from hami_node_agent.core.backends import HeldBy
 from hami_node_agent.core.cdi_spec import ForeignSpec
 from hami_node_agent.core.grant import ContainerFiles, HostState
 from hami_node_agent.core.handed_out import HandedOut
-from hami_node_agent.core.inventory import CardFacts, Inventory
+from hami_node_agent.core.inventory import Inventory
 from hami_node_agent.core.mig_instances import LiveInstance
 
 
@@ -105,16 +105,6 @@ class OwnCheckpoint(Protocol):
         ...
 
 
-class DeviceLibrary(Protocol):
-    """Cards of this machine. Raises DriverError."""
-
-    async def facts(self) -> Sequence[CardFacts]: ...
-
-    async def probe(self, uuid: str) -> str:
-        """Asks a card a few things; what went wrong, or empty."""
-        ...
-
-
 class MigDriver(Protocol):
     """MIG instances of cards, by their UUIDs. Raises MigError (Transient)."""
 
@@ -167,6 +157,14 @@ class Outcomes(Protocol):
     def warn(self, pod: kube.Pod, reason: str, message: str) -> None:
         """A Kubernetes Event of type Warning."""
         ...
+
+
+class NodeEvents(Protocol):
+    """Kubernetes Events about our Node. Never waits and never fails."""
+
+    def tell(self, reason: str, message: str) -> None: ...
+
+    def warn(self, reason: str, message: str) -> None: ...
 
 
 class InventoryView(Protocol):

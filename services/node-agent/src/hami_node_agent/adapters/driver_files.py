@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from hami_chassis.log import get_logger
 
 from hami_node_agent.adapters.host_files import replace_file
-from hami_node_agent.adapters.nvml import LIBRARY_FOLDERS
+from hami_node_agent.adapters.nvml_library import LIBRARY_FOLDERS
 from hami_node_agent.core import driver_spec
 from hami_node_agent.core.device_lists import DeviceRules, VisibleDevice
 from hami_node_agent.core.driver_spec import DriverFiles, DriverFilesMissingError, HostRoots

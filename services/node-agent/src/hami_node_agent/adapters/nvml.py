@@ -4,127 +4,154 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-import msgspec
 import pynvml
-from hami_chassis.errors import Permanent
+from hami_chassis.errors import Transient
 from hami_chassis.log import get_logger
 
-from hami_node_agent.adapters.nvml_mig import instance_profiles, is_mode_off, parent_uuid
+from hami_node_agent.adapters import nvml_library
+from hami_node_agent.adapters.nvml_events import CriticalEvent, EventSet, attributed
+from hami_node_agent.adapters.nvml_library import DRIVER_GONE, DriverError, text
+from hami_node_agent.adapters.nvml_mig import instance_profiles, is_mode_off, parent_uuid, switch_mode_on
+from hami_node_agent.adapters.nvml_threads import DriverThread, NotAnsweringError
 from hami_node_agent.adapters.nvml_topology import read_topology
 from hami_node_agent.core import mig_uuid
-from hami_node_agent.core.inventory import CardFacts
+from hami_node_agent.core.inventory import CardFacts, Discovery, UnreadableCard
 from hami_node_agent.core.topology import Topology
 
 log = get_logger("nvml")
 
 T = TypeVar("T")
 
-_SONAME: Final = "libnvidia-ml.so.1"
-LIBRARY_FOLDERS: Final = (
-    "usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64", "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-)  # fmt: skip
-"""Under a driver root, in order."""
 _DOMAIN: Final = re.compile(r"^0000(?=[0-9a-f]{4}:)")
-_WATCHED_EVENTS: Final = (
-    pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError | pynvml.nvmlEventTypeSingleBitEccError
-)
 _LONG_GONE: Final = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND)
-
-
-class DriverError(Permanent):
-    """The driver cannot be used; the message says what to change."""
-
-
-class CriticalEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An XID. `uuid` is the card's, and None where the driver does not say which card it is about."""
-
-    uuid: str | None
-    xid: int
-    mig_device: str = ""
-    """A MIG device whose card cannot be found out: that says nothing of any card."""
-
-
-def find_library(library_file: str, driver_root: str) -> str:
-    """The driver's library: the file that was named, else the one under the root, else the loader's."""
-    if library_file:
-        return library_file
-    if driver_root and driver_root != "/":
-        for folder in LIBRARY_FOLDERS:
-            path = Path(driver_root) / folder / _SONAME
-            if path.exists():
-                return str(path.resolve())
-    return _SONAME
-
-
-async def driver_version(nvml: Nvml) -> str:
-    """Such as `570.86.15`; empty where the driver does not say."""
-    try:
-        return await nvml.call(lambda: _text(pynvml.nvmlSystemGetDriverVersion()))
-    except pynvml.NVMLError as error:
-        log.warning("driver-version-unknown", reason=str(error))
-        return ""
+_SLOW_FACTOR: Final = 6
+"""Loading the driver, asking how all cards are connected and making MIG instances may take so many times longer."""
 
 
 class Nvml:
-    """All calls go through one thread, except the waiting for events, which has its own."""
+    """Each card's calls go through a thread of its own, and so do those about no card and the waiting for events."""
 
-    def __init__(self, *, sysfs: Path = Path("/sys"), with_mig: bool = False) -> None:
-        """`with_mig`: also ask which MIG instances each card can hold."""
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
-        self._events_thread = ThreadPoolExecutor(1, thread_name_prefix="nvml-events")
+    def __init__(
+        self,
+        library: Callable[[], str],
+        *,
+        sysfs: Path = Path("/sys"),
+        with_mig: bool = False,
+        answer_seconds: float = 5.0,
+    ) -> None:
+        """`library` says where the driver's library is, anew at each loading.
+
+        `with_mig`: also ask which MIG instances each card can hold.
+        """
+        self._library = library
         self._sysfs = sysfs
         self._with_mig = with_mig
-        self._event_set: Any = None
-        self._watched: dict[int | None, str] = {}
-        """UUIDs by handle: a card that fell off the bus no longer tells its own."""
+        self._answer_seconds = answer_seconds
+        self._general = DriverThread("driver")
+        self._waiting = DriverThread("driver's events")
+        self._cards: dict[str, DriverThread] = {}
+        self._indexes: dict[int, str] = {}
+        """UUIDs by index, as last told."""
+        self._events = EventSet()
+        self._is_reloading = False
 
-    async def start(self, library: str) -> None:
+    async def start(self) -> None:
         """Loads the driver. Raises DriverError."""
-        await self.call(lambda: _load(library))
+        await self._generally(lambda: nvml_library.load(self._library()), _SLOW_FACTOR)
 
     async def close(self) -> None:
-        self._events_thread.shutdown(wait=True)
-        with contextlib.suppress(pynvml.NVMLError):
-            await self.call(pynvml.nvmlShutdown)
-        self._thread.shutdown(wait=True)
+        threads = [self._general, self._waiting, *self._cards.values()]
+        if not any(thread.is_overdue for thread in threads):
+            with contextlib.suppress(pynvml.NVMLError, DriverError):
+                await self._generally(pynvml.nvmlShutdown)
+        for thread in threads:
+            thread.close()
 
-    async def call(self, work: Callable[[], T]) -> T:
-        """Does work on the driver's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    async def facts(self) -> Sequence[CardFacts]:
-        """Every card that answers. Raises DriverError only where not even their number is known."""
-        return await self.call(self._facts)
-
-    def _facts(self) -> list[CardFacts]:
+    async def reload(self) -> None:
+        """Loads the library anew: the driver was started again. Raises DriverError."""
+        self._is_reloading = True
         try:
-            count = pynvml.nvmlDeviceGetCount()
-        except pynvml.NVMLError as error:
-            raise DriverError(f"the driver does not tell how many cards there are: {error}") from error
-        found: list[CardFacts] = []
-        for index in range(count):
-            try:
-                found.append(self._card(index))
-            except pynvml.NVMLError as error:
-                log.warning("card-unreadable", index=index, reason=str(error))
-        return found
+            async with asyncio.timeout(self._answer_seconds):
+                # Threads tell nobody that they have come to rest.
+                while not all(thread.is_idle for thread in (self._general, self._waiting, *self._cards.values())):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            self._events.forget()
+            await self._generally(nvml_library.unload, reloading=True)
+            await self._generally(lambda: nvml_library.load(self._library()), _SLOW_FACTOR, reloading=True)
+        except TimeoutError:
+            raise DriverError(
+                "the driver was started again, but a call of the old one hangs, so its library cannot be loaded anew; "
+                "restart the node-agent"
+            ) from None
+        finally:
+            self._is_reloading = False
 
-    def _card(self, index: int) -> CardFacts:
+    async def driver_version(self) -> str:
+        """Such as `570.86.15`; empty where the driver does not say."""
+        try:
+            return await self._generally(lambda: text(pynvml.nvmlSystemGetDriverVersion()))
+        except (pynvml.NVMLError, DriverError) as error:
+            log.warning("driver-version-unknown", reason=str(error))
+            return ""
+
+    async def _generally(self, work: Callable[[], T], factor: int = 1, *, reloading: bool = False) -> T:
+        """About no card. Raises DriverError, also where the driver does not answer."""
+        if self._is_reloading and not reloading:
+            raise DriverError("the driver's library is being loaded anew")
+        try:
+            return await self._general.call(work, self._answer_seconds * factor)
+        except NotAnsweringError as error:
+            raise DriverError(str(error)) from error
+
+    async def of_card(self, uuid: str, work: Callable[[], T], *, is_slow: bool = False) -> T:
+        """About one card, on its thread. Raises what `work` raises, and Transient where the driver does not answer."""
+        return await self._on(uuid, f"card {uuid}", work, _SLOW_FACTOR if is_slow else 1)
+
+    async def _on(self, key: str, name: str, work: Callable[[], T], factor: int = 1) -> T:
+        if self._is_reloading:
+            raise Transient("the driver's library is being loaded anew")
+        thread = self._cards.get(key)
+        if thread is None:
+            thread = self._cards[key] = DriverThread(name)
+        return await thread.call(work, self._answer_seconds * factor)
+
+    async def discover(self) -> Discovery:
+        """Every card. Raises DriverError only where not even their number is known."""
+        try:
+            count = await self._generally(pynvml.nvmlDeviceGetCount)
+        except pynvml.NVMLError as error:
+            raise DriverError(
+                f"the driver does not tell how many cards there are: {error}", is_gone=error.value in DRIVER_GONE
+            ) from error
+        found = await asyncio.gather(*(self._card_at(index) for index in range(count)))
+        cards = tuple(card for card in found if isinstance(card, CardFacts))
+        for card in cards:
+            self._indexes[card.index] = card.uuid
+            nameless = self._cards.pop(_at(card.index), None)
+            if nameless is not None:
+                nameless.close()
+        return Discovery(cards=cards, unreadable=tuple(card for card in found if isinstance(card, UnreadableCard)))
+
+    async def _card_at(self, index: int) -> CardFacts | UnreadableCard:
+        known = self._indexes.get(index, "")
+        try:
+            return await self._on(known or _at(index), f"card {known or index}", lambda: self._read(index))
+        except (pynvml.NVMLError, Transient) as error:
+            return UnreadableCard(index=index, uuid=known, reason=str(error))
+
+    def _read(self, index: int) -> CardFacts:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         memory_bytes, fault = _memory(handle)
-        bus_id = _text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
+        bus_id = text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
         return CardFacts(
-            uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+            uuid=text(pynvml.nvmlDeviceGetUUID(handle)),
             index=index,
-            name=_text(pynvml.nvmlDeviceGetName(handle)),
+            name=text(pynvml.nvmlDeviceGetName(handle)),
             minor=pynvml.nvmlDeviceGetMinorNumber(handle),
             memory_bytes=memory_bytes,
             memory_fault=fault,
@@ -147,80 +174,71 @@ class Nvml:
 
     async def probe(self, uuid: str) -> str:
         """Asks the card a few cheap things; what went wrong, or empty."""
-        return await self.call(lambda: _probe(uuid))
+        try:
+            return await self.of_card(uuid, lambda: _probe(uuid))
+        except Transient as error:
+            return str(error)
+
+    async def switch_mig_on(self, uuid: str) -> str:
+        """Switches the MIG mode of a card on that nobody uses; why not, or empty."""
+        try:
+            return await self.of_card(uuid, lambda: switch_mode_on(uuid), is_slow=True)
+        except Transient as error:
+            return str(error)
 
     async def topology(self, uuids: Sequence[str]) -> Topology:
         """How these cards are connected; what cannot be read is one of its faults."""
-        return await self.call(lambda: read_topology(tuple(uuids)))
-
-    async def watch_events(self, uuids: Sequence[str]) -> dict[str, str]:
-        """Subscribes to the faults of these cards; answers why, for those where it is not possible."""
-        return await self.call(lambda: self._watch_events(uuids))
-
-    def _watch_events(self, uuids: Sequence[str]) -> dict[str, str]:
-        refused: dict[str, str] = {}
+        answering = tuple(uuid for uuid in uuids if uuid not in self._cards or not self._cards[uuid].is_overdue)
         try:
-            if self._event_set is None:
-                self._event_set = pynvml.nvmlEventSetCreate()
+            return await self._on("topology", "topology", lambda: read_topology(answering), _SLOW_FACTOR)
+        except Transient as error:
+            return Topology(faults=(f"cards have no pair scores: how they are connected cannot be read: {error}",))
+
+    @property
+    def has_events(self) -> bool:
+        """Whether faults of cards can be subscribed to and waited for."""
+        return self._events.exists and not self._is_reloading
+
+    async def create_events(self) -> None:
+        """From here on faults can be subscribed to. Raises DriverError."""
+        try:
+            await self._generally(self._events.create)
         except pynvml.NVMLError as error:
-            return dict.fromkeys(uuids, str(error))
-        for uuid in uuids:
-            if uuid in self._watched.values():
-                continue
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-                kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _WATCHED_EVENTS
-                pynvml.nvmlDeviceRegisterEvents(handle, kinds, self._event_set)
-                self._watched[_address(handle)] = uuid
-            except pynvml.NVMLError as error:
-                refused[uuid] = str(error)
-        return refused
+            raise DriverError(f"faults of cards cannot be waited for: {error}") from error
+
+    async def watch_events(self, uuid: str) -> str:
+        """Subscribes to the faults of a card, unless that is done; why not, or empty."""
+        try:
+            if not self._events.watches(uuid):
+                await self.of_card(uuid, lambda: self._events.watch(uuid))
+        except (pynvml.NVMLError, Transient) as error:
+            return str(error)
+        return ""
+
+    async def drop_events(self) -> None:
+        """Nothing is subscribed to any more; what was waited for failed."""
+        with contextlib.suppress(DriverError):
+            await self._generally(self._events.drop)
 
     async def next_event(self, timeout_seconds: float) -> CriticalEvent | None:
-        """The next XID, or None when there was none in that time. Raises DriverError."""
-        if self._event_set is None:
-            await asyncio.sleep(timeout_seconds)
-            return None
-        wait = asyncio.get_running_loop().run_in_executor(
-            self._events_thread, lambda: self._next_event(round(timeout_seconds * 1000))
-        )
-        return await asyncio.shield(wait)
-
-    def _next_event(self, timeout_ms: int) -> CriticalEvent | None:
+        """The next fault, or None when there was none in that time. Raises DriverError."""
         try:
-            event = pynvml.nvmlEventSetWait_v2(self._event_set, timeout_ms)
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_TIMEOUT:
-                return None
-            raise DriverError(f"waiting for faults of cards failed: {error}") from error
-        if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
-            return None
-        watched = self._watched.get(_address(event.device))
-        return attributed(watched or _uuid_of(event.device), int(event.eventData), parent_uuid)
+            event = await self._waiting.call(
+                lambda: self._events.wait(round(timeout_seconds * 1000)), timeout_seconds + self._answer_seconds
+            )
+        except NotAnsweringError as error:
+            raise DriverError(str(error)) from error
+        device = event.uuid if event is not None else None
+        if event is None or device is None or not mig_uuid.is_mig(device):
+            return event
+        parent: str | None = None
+        with contextlib.suppress(DriverError):
+            parent = await self._generally(lambda: parent_uuid(device))
+        return attributed(event, lambda _device: parent)
 
 
-def attributed(uuid: str | None, xid: int, parent_of: Callable[[str], str | None]) -> CriticalEvent:
-    """The event of a card, or of one of its MIG devices, whose card is found by its name or by asking the driver."""
-    card = None if uuid is None else mig_uuid.card_of(uuid, parent_of)
-    return CriticalEvent(uuid=card, xid=xid, mig_device=uuid if uuid is not None and card is None else "")
-
-
-def _uuid_of(handle: object) -> str | None:
-    try:
-        return _text(pynvml.nvmlDeviceGetUUID(handle))
-    except pynvml.NVMLError:
-        return None
-
-
-def _load(library: str) -> None:
-    """The bindings load the library by its plain name only, so it is put where they keep it."""
-    try:
-        pynvml.nvmlLib = ctypes.CDLL(library)
-        pynvml.nvmlInit()
-    except OSError as error:
-        raise DriverError(f"nvml.library_file {library}: {error}; is NVIDIA's driver installed?") from error
-    except pynvml.NVMLError as error:
-        raise DriverError(f"{library} cannot be initialised: {error}") from error
+def _at(index: int) -> str:
+    return f"index {index}"
 
 
 def _memory(handle: object) -> tuple[int | None, str]:
@@ -238,11 +256,3 @@ def _probe(uuid: str) -> str:
         return "the card is lost" if error.value in _LONG_GONE else str(error)
     _, fault = _memory(handle)
     return fault
-
-
-def _address(handle: Any) -> int | None:  # noqa: ANN401  # a pointer of the bindings, which have no types
-    return ctypes.cast(handle, ctypes.c_void_p).value
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -32,6 +32,27 @@ def is_mode_off(handle: object) -> bool:
     return not current
 
 
+def switch_mode_on(uuid: str) -> str:
+    """Switches the MIG mode of a card on; why that cannot be, or empty. A card that anybody uses is left alone."""
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        current, pending = pynvml.nvmlDeviceGetMigMode(handle)
+        if current:
+            return ""
+        if pending:
+            return f"it waits for a reset; with nothing running on the card: nvidia-smi --gpu-reset -i {uuid}"
+        used_by = len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        used_by += len(pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle))
+        if used_by:
+            return f"{used_by} processes use the card; it is switched on once they have ended"
+        activation = pynvml.nvmlDeviceSetMigMode(handle, pynvml.NVML_DEVICE_MIG_ENABLE)
+    except pynvml.NVMLError as error:
+        return f"it cannot be switched on: {error}"
+    if activation != pynvml.NVML_SUCCESS:
+        return f"it waits for a reset; with nothing running on the card: nvidia-smi --gpu-reset -i {uuid}"
+    return ""
+
+
 def _instance_profile(handle: object, kind: int) -> InstanceProfile | None:
     try:
         info: Any = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, kind, version=1)

@@ -27,29 +27,29 @@ class MigError(Transient):
 
 
 class NvmlMigDriver:
-    """All calls go through the thread of `nvml`."""
+    """All calls of a card go through its thread in `nvml`."""
 
     def __init__(self, nvml: Nvml, *, capabilities: Path = _CAPABILITIES) -> None:
         self._nvml = nvml
         self._capabilities = capabilities
 
     async def kind_of(self, card_id: str, profile: str) -> int:
-        return (await self._nvml.call(lambda: _profile(card_id, profile))).kind
+        return (await self._nvml.of_card(card_id, lambda: _profile(card_id, profile))).kind
 
     async def instances(self, card_id: str) -> Sequence[LiveInstance]:
-        return await self._nvml.call(lambda: _instances(card_id))
+        return await self._nvml.of_card(card_id, lambda: _instances(card_id))
 
     async def create(self, card_id: str, kind: int, placement: MigPlacement) -> LiveInstance:
-        return await self._nvml.call(lambda: _create(card_id, kind, placement))
+        return await self._nvml.of_card(card_id, lambda: _create(card_id, kind, placement), is_slow=True)
 
     async def complete(self, card_id: str, instance: LiveInstance) -> LiveInstance:
-        return await self._nvml.call(lambda: _complete(card_id, instance))
+        return await self._nvml.of_card(card_id, lambda: _complete(card_id, instance), is_slow=True)
 
     async def destroy(self, card_id: str, instance: LiveInstance) -> None:
-        await self._nvml.call(lambda: _destroy(card_id, instance))
+        await self._nvml.of_card(card_id, lambda: _destroy(card_id, instance), is_slow=True)
 
     async def capability_minors(self, card_id: str, instance: MigInstance) -> tuple[int, int]:
-        minor = await self._nvml.call(lambda: _minor(card_id))
+        minor = await self._nvml.of_card(card_id, lambda: _minor(card_id))
         try:
             lines = self._capabilities.read_text(encoding="ascii").splitlines()
         except (OSError, UnicodeDecodeError) as error:

@@ -17,11 +17,14 @@ APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of a program, not of the card."""
 
 CAUSE_XID: Final = "xid"
+CAUSE_MEMORY: Final = "double-bit-ecc"
 CAUSE_PROBE: Final = "probe-failed"
 CAUSE_RECOVERED: Final = "recovered"
 
 
 class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    watches_events: bool = True
+    """Off: no fault that the driver reports makes a card unhealthy; only probes do."""
     ignored_xids: frozenset[int] = APPLICATION_XIDS
     clean_probes: int = 3
     """How many probes in a row must succeed before a card counts as healthy again."""
@@ -49,14 +52,19 @@ class HealthBook:
         self._faults: dict[CardId, _Fault] = {}
 
     @property
+    def watches_events(self) -> bool:
+        return self._policy.watches_events
+
+    @property
     def unhealthy(self) -> frozenset[CardId]:
         return frozenset(self._faults)
 
-    def critical_event(self, card_id: CardId, xid: int) -> HealthChange | None:
-        """The driver reported an XID for the card."""
-        if xid in self._policy.ignored_xids:
+    def critical_event(self, card_id: CardId, xid: int | None, detail: str = "") -> HealthChange | None:
+        """The driver reported an XID for the card; None: a memory error that it cannot correct."""
+        if not self._policy.watches_events or xid in self._policy.ignored_xids:
             return None
-        return self._fault(card_id, HealthChange(card_id=card_id, healthy=False, cause=CAUSE_XID, xid=xid))
+        cause = CAUSE_MEMORY if xid is None else CAUSE_XID
+        return self._fault(card_id, HealthChange(card_id=card_id, healthy=False, cause=cause, xid=xid, detail=detail))
 
     def probed(self, card_id: CardId, fault: str) -> HealthChange | None:
         """The card was asked; `fault` is empty when it answered as it should."""
@@ -78,6 +86,21 @@ class HealthBook:
         return change if is_news else None
 
 
-def ignored_xids(policy_text: Iterable[int], watched: Iterable[int]) -> frozenset[int]:
-    """The built-in list, with more to ignore, and less: what is to be watched wins."""
-    return (APPLICATION_XIDS | frozenset(policy_text)) - frozenset(watched)
+def health_policy(
+    *,
+    watches_events: bool = True,
+    ignores_nothing: bool = False,
+    ignored: Iterable[int] = (),
+    watched: Iterable[int] = (),
+    clean_probes: int = 3,
+) -> HealthPolicy:
+    """The policy of settings. What is to be watched wins over what is to be ignored, and both over the built-in list.
+
+    `ignores_nothing`: every fault is the card's, whatever else is said. Without `watches_events` no XID counts, also
+    none that is to be watched: HAMi's lists mean that too.
+    """
+    return HealthPolicy(
+        watches_events=watches_events or ignores_nothing,
+        ignored_xids=frozenset() if ignores_nothing else (APPLICATION_XIDS | frozenset(ignored)) - frozenset(watched),
+        clean_probes=clean_probes,
+    )

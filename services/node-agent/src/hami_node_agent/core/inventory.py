@@ -44,6 +44,24 @@ class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What MIG instances its driver can make; none where it has no MIG."""
     is_mig_off: bool = False
     """The card has MIG, and its mode is off."""
+    mig_mode_problem: str = ""
+    """Why the mode could not be switched on; empty where nobody tried."""
+
+
+class UnreadableCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A card that there is, and that the driver says nothing of."""
+
+    index: int
+    uuid: str
+    """Empty where it was never told."""
+    reason: str
+
+
+class Discovery(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look at all cards found."""
+
+    cards: tuple[CardFacts, ...] = ()
+    unreadable: tuple[UnreadableCard, ...] = ()
 
 
 class OfferedCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,14 +113,31 @@ def refreshed(known: CardFacts | None, fact: CardFacts) -> CardFacts:
     return msgspec.structs.replace(fact, numa_text=known.numa_text) if fact.numa_text is None else fact
 
 
+def wants_mig_on(fact: CardFacts, options: NodeOptions) -> bool:
+    """Whether the card would be offered if its MIG mode were on."""
+    return (
+        options.operating_mode == MIG
+        and fact.is_mig_off
+        and not is_hidden(fact, options)
+        and bool(profiles_to_offer(fact.mig_profiles, fact.name, options.mig_allowances).profiles)
+    )
+
+
 def take_inventory(
-    facts: Iterable[CardFacts], options: NodeOptions, unhealthy: frozenset[CardId] = frozenset()
+    facts: Iterable[CardFacts],
+    options: NodeOptions,
+    unhealthy: frozenset[CardId] = frozenset(),
+    unreadable: Iterable[UnreadableCard] = (),
 ) -> Inventory:
     """What the node offers. One card's fault costs only that card."""
     offered: list[OfferedCard] = []
-    problems: list[str] = []
+    problems = [
+        f"the card at index {card.index} is not offered: it cannot be read: {card.reason}"
+        for card in unreadable
+        if not card.uuid and card.index not in options.hidden_indexes
+    ]
     for fact in sorted(facts, key=lambda fact: fact.index):
-        if _is_hidden(fact, options):
+        if is_hidden(fact, options):
             continue
         memory_mib = _memory_mib(fact, options, problems)
         if memory_mib is None:
@@ -171,7 +206,8 @@ def card_of_device(device_id: str) -> CardId:
     return CardId(match["card"] if match is not None and device_id.count("-") == 6 else device_id)
 
 
-def _is_hidden(fact: CardFacts, options: NodeOptions) -> bool:
+def is_hidden(fact: CardFacts, options: NodeOptions) -> bool:
+    """Whether the card is none of HAMi's."""
     return fact.name in _DISPLAY_CARDS or fact.uuid in options.hidden_uuids or fact.index in options.hidden_indexes
 
 
@@ -202,9 +238,8 @@ def _memory_mib(fact: CardFacts, options: NodeOptions, problems: list[str]) -> i
 
 def _mig_offer(fact: CardFacts, options: NodeOptions, problems: list[str]) -> ProfileOffer:
     if fact.is_mig_off:
-        problems.append(
-            f"card {fact.uuid} is not offered: its MIG mode is off; switch it on with: nvidia-smi -i {fact.uuid} -mig 1"
-        )
+        how = fact.mig_mode_problem or f"switch it on with: nvidia-smi -i {fact.uuid} -mig 1"
+        problems.append(f"card {fact.uuid} is not offered: its MIG mode is off; {how}")
         return ProfileOffer()
     offer = profiles_to_offer(fact.mig_profiles, fact.name, options.mig_allowances)
     state = "" if offer.profiles else " is not offered"

@@ -1,0 +1,33 @@
+"""A thread for each card: what hangs there is told of, and holds up nobody."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hami_node_agent.adapters.nvml_threads import DriverThread, NotAnsweringError
+
+
+async def test_answers_and_errors_come_to_who_asked() -> None:
+    thread = DriverThread("card A")
+
+    assert await thread.call(lambda: 7, 60) == 7
+    with pytest.raises(ZeroDivisionError):
+        await thread.call(lambda: 1 // 0, 60)
+    assert thread.is_idle
+
+
+async def test_while_a_call_hangs_nobody_waits_again_and_afterwards_all_is_well() -> None:
+    thread, other, release = DriverThread("card A"), DriverThread("card B"), threading.Event()
+    with pytest.raises(NotAnsweringError, match="card A: the driver has not answered"):
+        await thread.call(release.wait, 0.01)
+
+    assert (thread.is_overdue, other.is_overdue) == (True, False)
+    with pytest.raises(NotAnsweringError, match="has not come back yet"):
+        await thread.call(lambda: 7, 60)
+    assert await other.call(lambda: 8, 60) == 8
+    release.set()
+    while thread.is_overdue:
+        await other.call(lambda: None, 60)
+
+    assert await thread.call(lambda: 9, 60) == 9
