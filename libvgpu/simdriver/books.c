@@ -199,11 +199,16 @@ struct sim_process *sim_books_enter(struct sim_books *books) {
     return entered;
 }
 
-pid_t sim_books_pid(struct sim_books *books, const struct sim_process *process) {
+pid_t sim_books_pid(struct sim_books *books, struct sim_process *process) {
+    bool inside = process->pid_namespace == own_pid_namespace();
     pid_t holder = 0;
-    if (!is_own(process) && held_by_other(books, process, &holder) && holder > 0)
-        return holder;
-    return process->pid;
+    if (!is_own(process))
+        (void)held_by_other(books, process, &holder);
+    if (!inside && holder > 0)
+        process->host_pid = holder;
+    if (process->host_pid != 0)
+        return process->host_pid;
+    return inside ? process->pid : 0;
 }
 
 void sim_books_raise(struct sim_books *books, struct sim_event event) {

@@ -49,7 +49,8 @@ struct sim_process_card {
 
 struct sim_process {
     uint32_t in_use;
-    int32_t pid; /* as the process itself sees it, in its own PID namespace */
+    int32_t pid;      /* as the process itself sees it, in its own PID namespace */
+    int32_t host_pid; /* in an outer one, where somebody looked from there; 0 = nobody has */
     uint64_t pid_namespace;
     char name[64];
     struct sim_process_card cards[SIM_MAX_CARDS];
@@ -130,8 +131,9 @@ struct sim_process *sim_books_enter(struct sim_books *books);
 /* With the lock held: forgets processes that ended. */
 void sim_books_reclaim(struct sim_books *books);
 
-/* The process's pid as this process sees it. */
-pid_t sim_books_pid(struct sim_books *books, const struct sim_process *process);
+/* With the lock held: the pid under which the driver lists the process: that of the outermost PID namespace in which
+ * somebody has looked, as a driver knows its processes by the host's pids. 0: nobody who can see it has looked. */
+pid_t sim_books_pid(struct sim_books *books, struct sim_process *process);
 
 /* Raises an event and wakes everyone who waits for one. */
 void sim_books_raise(struct sim_books *books, struct sim_event event);

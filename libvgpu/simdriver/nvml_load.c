@@ -93,13 +93,13 @@ SIM_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtil
     return NVML_SUCCESS;
 }
 
-/* Runs over the living processes that hold a context on the card. */
-static unsigned collect(nvmlDevice_t device, const struct sim_process *found[SIM_MAX_PROCESSES]) {
+/* Runs over the living processes that hold a context on the card and can be told by a pid. */
+static unsigned collect(nvmlDevice_t device, struct sim_process *found[SIM_MAX_PROCESSES]) {
     unsigned count = 0;
     sim_books_reclaim(sim_nvml.books);
     for (unsigned i = 0; i < SIM_MAX_PROCESSES; i++) {
-        const struct sim_process *process = &sim_nvml.books->processes[i];
-        if (process->in_use && process->cards[device->card].contexts > 0)
+        struct sim_process *process = &sim_nvml.books->processes[i];
+        if (process->in_use && process->cards[device->card].contexts > 0 && sim_books_pid(sim_nvml.books, process) != 0)
             found[count++] = process;
     }
     return count;
@@ -113,7 +113,7 @@ static uint64_t now_realtime_us(void) {
 
 SIM_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                                      unsigned int *count, unsigned long long lastSeen) {
-    const struct sim_process *found[SIM_MAX_PROCESSES];
+    struct sim_process *found[SIM_MAX_PROCESSES];
     nvmlReturn_t result = sim_nvml_device(device);
     if (result == NVML_SUCCESS && count == NULL)
         result = NVML_ERROR_INVALID_ARGUMENT;
@@ -140,7 +140,7 @@ SIM_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPr
 
 static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *v1,
                                    nvmlProcessInfo_v2_t *v2) {
-    const struct sim_process *found[SIM_MAX_PROCESSES];
+    struct sim_process *found[SIM_MAX_PROCESSES];
     nvmlReturn_t result = sim_nvml_device(device);
     if (result == NVML_SUCCESS && count == NULL)
         result = NVML_ERROR_INVALID_ARGUMENT;

@@ -75,7 +75,7 @@ static void print_text(const char *text) {
     putchar('"');
 }
 
-static void print_process(struct sim_books *books, const struct sim_process *process, unsigned card, bool first) {
+static void print_process(struct sim_books *books, struct sim_process *process, unsigned card, bool first) {
     const struct sim_process_card *held = &process->cards[card];
     printf("%s{\"pid\": %d, \"name\": ", first ? "" : ", ", (int)sim_books_pid(books, process));
     print_text(process->name);
@@ -108,7 +108,7 @@ static void print_books(const struct sim_description *d, struct sim_books *books
                (unsigned long long)d->cards[card].memory_bytes, (unsigned long long)books->cards[card].used_bytes,
                books->cards[card].lost ? "true" : "false");
         for (unsigned i = 0; i < SIM_MAX_PROCESSES; i++) {
-            const struct sim_process *process = &books->processes[i];
+            struct sim_process *process = &books->processes[i];
             const struct sim_process_card *held = &process->cards[card];
             if (!process->in_use || (held->contexts == 0 && held->used_bytes == 0))
                 continue;

@@ -70,7 +70,7 @@ static void correct(unsigned card, unsigned busy_percent, uint64_t now_ns) {
 
 static void sample_card(unsigned card, uint64_t now_ns) {
     unsigned count = read_samples(card);
-    struct vgi_load load = vgi_load_of(vgi_region, card, samples, count);
+    struct vgi_load load = vgi_load_of(vgi_region, card, vgi_pid_namespace(), samples, count);
     /* What was known stays: no sample is not "idle". */
     if (load.known && load.complete)
         correct(card, load.busy_percent, now_ns);

@@ -16,8 +16,9 @@ struct vgi_load {
 /* Whether some slot knows the pid under which NVML lists it. */
 bool vgi_any_host_pid(const struct vg_region *region);
 
-/* Sums the container's processes, and writes each one's load into its slot for monitors. */
-struct vgi_load vgi_load_of(struct vg_region *region, unsigned card, const nvmlProcessUtilizationSample_t *samples,
-                            unsigned count);
+/* Sums the container's processes, and writes each one's load into its slot for monitors. NVML tells the host's pid or,
+ * newer drivers, that of the asking process's PID namespace, which is `own_namespace` (0 = not known). */
+struct vgi_load vgi_load_of(struct vg_region *region, unsigned card, uint64_t own_namespace,
+                            const nvmlProcessUtilizationSample_t *samples, unsigned count);
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -118,17 +119,25 @@ static void *work(void *number) {
     return NULL;
 }
 
+static uint64_t own_namespace(void) {
+    struct stat status;
+    return stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
+}
+
 static uint64_t served_so_far(void) {
     char path[256], reason[256];
     uint64_t served = 0;
-    snprintf(path, sizeof path, "%s.state", getenv("HAMI_SIM_DRIVER"));
+    const char *state = getenv("HAMI_SIM_STATE");
+    snprintf(path, sizeof path, "%s%s", state != NULL ? state : getenv("HAMI_SIM_DRIVER"),
+             state != NULL ? "" : ".state");
     struct sim_books *books = sim_books_open(path, reason, sizeof reason);
     if (books == NULL)
         return 0;
     sim_books_lock(books);
     sim_timeline_advance(books, 0, now_ns());
     for (int i = 0; i < SIM_MAX_PROCESSES; i++)
-        if (books->processes[i].in_use && books->processes[i].pid == getpid())
+        if (books->processes[i].in_use && books->processes[i].pid == getpid() &&
+            books->processes[i].pid_namespace == own_namespace())
             served = books->processes[i].cards[0].served_ns;
     sim_books_unlock(books);
     return served;
@@ -196,6 +205,16 @@ static void tell_host_pid(int32_t host_pid) {
             atomic_store(&region->slots[i].host_pid, host_pid);
 }
 
+/* Until a monitor has told this process's slot its pid on the host. The clock of those that take part stands still. */
+static void await_host_pid(void) {
+    for (;;) {
+        for (unsigned i = 0; i < vg_slot_count(region); i++)
+            if (atomic_load(&region->slots[i].pid) == getpid() && atomic_load(&region->slots[i].host_pid) > 0)
+                return;
+        usleep(10000);
+    }
+}
+
 static CUfunction find_kernel(CUmodule module, unsigned microseconds) {
     char name[64];
     CUfunction function = NULL;
@@ -216,7 +235,9 @@ static void run_program(unsigned first_number, bool known_to_nvml, const struct 
     blocks = 2 * (unsigned)processors; /* of 1024 threads: one wave */
     functions[0] = find_kernel(module, program.kernel_us);
     functions[1] = find_kernel(module, program.other_us == 0 ? program.kernel_us : program.other_us);
-    if (map_region())
+    if (getenv("VGPU_TEST_AWAITS_HOST_PID") != NULL && map_region())
+        await_host_pid();
+    else if (map_region())
         tell_host_pid(known_to_nvml ? getpid() : 0);
     else if (known_to_nvml || actions[0].deed != SHARE_NOTHING)
         need(CUDA_ERROR_UNKNOWN, "the region cannot be mapped");

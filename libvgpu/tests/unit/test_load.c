@@ -5,6 +5,7 @@
 
 #include "check.h"
 
+#define OWN_NAMESPACE 4026531999ull
 #define NEW_REGION() calloc(1, VG_FILE_BYTES)
 
 static void put_slot(struct vg_region *region, unsigned slot, int32_t host_pid) {
@@ -26,7 +27,7 @@ static void test_sums(void) {
     put_slot(region, 2, 7003);
     region->slots[2].utilisation[1].sm = 40;
     region->slots[0].utilisation[0].sm = 3; /* another card's */
-    struct vgi_load load = vgi_load_of(region, 1, samples, 4);
+    struct vgi_load load = vgi_load_of(region, 1, OWN_NAMESPACE, samples, 4);
     CHECK(load.known && load.complete);
     CHECK_EQUAL(load.busy_percent, 42);
     CHECK_EQUAL(region->slots[0].utilisation[1].sm, 12);
@@ -43,10 +44,10 @@ static void test_no_samples(void) {
     const nvmlProcessUtilizationSample_t nonsense = {.pid = 7001, .timeStamp = 10, .smUtil = 4000000000u};
     put_slot(region, 0, 7001);
     region->slots[0].utilisation[0].sm = 40;
-    CHECK(!vgi_load_of(region, 0, NULL, 0).known);
+    CHECK(!vgi_load_of(region, 0, OWN_NAMESPACE, NULL, 0).known);
     CHECK_EQUAL(region->slots[0].utilisation[0].sm, 40);
-    CHECK_EQUAL(vgi_load_of(region, 0, &others, 1).busy_percent, 0);
-    CHECK_EQUAL(vgi_load_of(region, 0, &nonsense, 1).busy_percent, 100);
+    CHECK_EQUAL(vgi_load_of(region, 0, OWN_NAMESPACE, &others, 1).busy_percent, 0);
+    CHECK_EQUAL(vgi_load_of(region, 0, OWN_NAMESPACE, &nonsense, 1).busy_percent, 100);
     free(region);
 }
 
@@ -59,16 +60,37 @@ static void test_unknown_pid(void) {
     put_slot(region, 1, 0);
     region->slots[1].utilisation[0].sm = 9;
     CHECK(vgi_any_host_pid(region));
-    CHECK(!vgi_load_of(region, 0, &sample, 1).complete);
+    CHECK(!vgi_load_of(region, 0, OWN_NAMESPACE, &sample, 1).complete);
     CHECK_EQUAL(region->slots[1].utilisation[0].sm, 9); /* a monitor's, perhaps */
     region->slots[1].status = VG_SLOT_FREE;
-    CHECK(vgi_load_of(region, 0, &sample, 1).complete);
+    CHECK(vgi_load_of(region, 0, OWN_NAMESPACE, &sample, 1).complete);
     region->slot_count = INT32_MAX; /* nonsense in the file */
-    CHECK(vgi_load_of(region, 0, &sample, 1).complete);
+    CHECK(vgi_load_of(region, 0, OWN_NAMESPACE, &sample, 1).complete);
+    free(region);
+}
+
+/* A driver that tells the asking process its own namespace's pids: those of this namespace are found, others not. */
+static void test_pids_of_the_namespace(void) {
+    struct vg_region *region = NEW_REGION();
+    const nvmlProcessUtilizationSample_t samples[] = {{.pid = 100, .timeStamp = 10, .smUtil = 30},
+                                                      {.pid = 101, .timeStamp = 10, .smUtil = 20}};
+    struct vg_slot_owner *owners = vg_extension_of(region)->owners;
+    for (unsigned i = 0; i < 2; i++) {
+        put_slot(region, i, 7001 + (int32_t)i);
+        owners[i].pid = 100 + (int32_t)i;
+        owners[i].pid_namespace = OWN_NAMESPACE;
+    }
+    CHECK_EQUAL(vgi_load_of(region, 0, OWN_NAMESPACE, samples, 2).busy_percent, 50);
+    owners[1].pid_namespace = OWN_NAMESPACE + 1;
+    CHECK_EQUAL(vgi_load_of(region, 0, OWN_NAMESPACE, samples, 2).busy_percent, 30);
+    CHECK_EQUAL(vgi_load_of(region, 0, 0, samples, 2).busy_percent, 0);
+    region->slots[0].host_pid = 0; /* not certain */
+    CHECK(!vgi_load_of(region, 0, OWN_NAMESPACE, samples, 2).complete);
     free(region);
 }
 
 int main(void) {
+    test_pids_of_the_namespace();
     test_sums();
     test_no_samples();
     test_unknown_pid();

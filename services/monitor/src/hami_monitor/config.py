@@ -45,6 +45,16 @@ class FeedbackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Looks for which a container that paused still counts as active. HAMi's monitor: 0."""
 
 
+class HostPidSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Telling the library in a container the host's pids of its processes, by which the driver knows them."""
+
+    enabled: bool = True
+    """Off: where containers have PID namespaces of their own, those that share a card get less compute than promised.
+    Needs the host's pids (`hostPID`)."""
+    period_seconds: float = 1.0
+    """Between two looks for processes that are new."""
+
+
 class MetricSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which names are served beside ours."""
 
@@ -76,6 +86,8 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """How often is looked."""
     feedback: FeedbackSettings = FeedbackSettings()
     """Priority between the containers of a card."""
+    host_pids: HostPidSettings = HostPidSettings()
+    """Telling libraries the host's pids."""
     metrics: MetricSettings = MetricSettings()
     """Which names are served beside ours."""
     observation: HttpSettings = HttpSettings(port=9394)
@@ -93,6 +105,8 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             yield "sampling.period_seconds", "must be 0.1 or more"
         if not 0.1 <= self.feedback.period_seconds <= 10:
             yield "feedback.period_seconds", "must be 0.1 to 10: libraries believe that nobody looks after 15 seconds"
+        if self.host_pids.period_seconds < 0.1:
+            yield "host_pids.period_seconds", "must be 0.1 or more"
         if self.feedback.hold_ticks < 0:
             yield "feedback.hold_ticks", "must be 0 or more"
         if self.metrics.hami_legacy_names and not self.metrics.hami_names:

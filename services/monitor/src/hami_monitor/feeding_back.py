@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from hami_chassis.clock import Clock
 from hami_chassis.log import get_logger
@@ -11,7 +11,7 @@ from hami_model.limits_page import LimitsPage
 
 from hami_monitor.core.container_folder import FolderOwner, RegionPlace
 from hami_monitor.core.feedback import Activity, Contender, Feedback, Verdict, changes, decide, released
-from hami_monitor.core.pods import MonitoredContainer, MonitoredPod, without_impostors
+from hami_monitor.core.pods import MonitoredContainer, MonitoredPod, live_containers, without_impostors
 from hami_monitor.core.region_words import RegionMovedError, RegionWords, WordChange
 from hami_monitor.metrics import MonitorMetrics
 from hami_monitor.ports import PageSource, PodSource, WordSink, WordSource
@@ -60,7 +60,7 @@ class FeedbackLoop:
 
     async def look(self) -> None:
         """One look at all regions, and what follows from it."""
-        held = _live_containers(self._pods.values())
+        held = live_containers(without_impostors(self._pods.values()))
         tick = asyncio.ensure_future(asyncio.to_thread(self._tick, held))
         try:
             found = await asyncio.shield(tick)
@@ -74,7 +74,7 @@ class FeedbackLoop:
     def release(self) -> None:
         """Nobody waits for a monitor that is gone, and everybody is held to his share. The library does the first by
         itself, after a while, where there was no time for this."""
-        for place, words in self._regions.words(_live_containers(self._pods.values())).items():
+        for place, words in self._regions.words(live_containers(without_impostors(self._pods.values()))).items():
             self._write(place, words, released(words))
 
     def _tick(self, held: Mapping[FolderOwner, tuple[MonitoredPod, MonitoredContainer]]) -> Feedback:
@@ -129,16 +129,6 @@ def _by(verdict: Verdict, held: Mapping[FolderOwner, tuple[MonitoredPod, Monitor
         return {}
     urgent = held[verdict.blocked_by][0].ref
     return {"by": f"{urgent.namespace}/{urgent.name}"}
-
-
-def _live_containers(pods: Iterable[MonitoredPod]) -> dict[FolderOwner, tuple[MonitoredPod, MonitoredContainer]]:
-    """That hold slices. Folders of other pods, and of no pod, are left alone."""
-    return {
-        FolderOwner(pod_uid=pod.kubelet_uid, container=container.name): (pod, container)
-        for pod in without_impostors(pods)
-        for container in pod.containers
-        if container.slices and not pod.is_finished and not container.has_ended
-    }
 
 
 def _contender(

@@ -37,6 +37,7 @@ from hami_monitor.core.feedback_series import feedback_series
 from hami_monitor.core.region_layouts import UnreadableRegionError
 from hami_monitor.core.region_report import report
 from hami_monitor.feeding_back import FeedbackLoop
+from hami_monitor.host_pid_watch import HostPidWatch
 from hami_monitor.metrics import MonitorMetrics
 from hami_monitor.watching import HostWatch, Sampler
 
@@ -141,6 +142,16 @@ async def build(settings: MonitorSettings, stack: AsyncExitStack) -> Sequence[Ro
         metrics=metrics,
         clock=clock,
     )
+    host_pids = HostPidWatch(
+        period_seconds=settings.host_pids.period_seconds,
+        regions=regions,
+        sink=RegionWriting(vgpu / "containers"),
+        processes=ProcProcesses(),
+        pods=pods,
+        pods_known=pods.synced,
+        metrics=metrics,
+        clock=clock,
+    )
     if settings.feedback.enabled:
         registry.register(SeriesCollector(lambda: feedback_series(node, feedback.pods, feedback.last)))
     registry.register(
@@ -158,6 +169,7 @@ async def build(settings: MonitorSettings, stack: AsyncExitStack) -> Sequence[Ro
         RootTask("cards", host.run),
         RootTask("sampler", sampler.run),
         *([RootTask("feedback", feedback.run)] if settings.feedback.enabled else []),
+        *([RootTask("host-pids", host_pids.run)] if settings.host_pids.enabled else []),
         RootTask("pods", pods.run, Stage.SOURCES),
         RootTask("bus", bus.run, Stage.OUTBOX),
         RootTask("observation", HttpServer(observed, settings.observation, name="observation").run, Stage.OBSERVATION),

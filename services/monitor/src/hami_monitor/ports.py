@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Protocol
 
 from hami_model.limits_page import LimitsPage
@@ -11,6 +11,7 @@ from hami_monitor.core.container_folder import FolderOwner, FolderReading, Regio
 from hami_monitor.core.host import HostReading
 from hami_monitor.core.pods import MonitoredPod
 from hami_monitor.core.process_trace import ProcessTrace
+from hami_monitor.core.region_slots import RegionSlots, SlotHead
 from hami_monitor.core.region_words import RegionWords, WordChange
 
 
@@ -33,6 +34,33 @@ class WordSink(Protocol):
 
     def write(self, place: RegionPlace, layout: str, changes: Iterable[WordChange]) -> int:
         """How many were written. Raises RegionMovedError and OSError."""
+        ...
+
+
+class SlotSource(Protocol):
+    """Whose slots there are. Blocks on files; called in a thread."""
+
+    def slots(self, owners: Iterable[FolderOwner]) -> Mapping[RegionPlace, RegionSlots]:
+        """Of those that have a readable region."""
+        ...
+
+
+class HostPidSink(Protocol):
+    """Tells slots the host's pids. Blocks on files; called in a thread."""
+
+    def write_host_pid(self, place: RegionPlace, layout: str, slot: SlotHead, host_pid: int) -> bool:
+        """False: the slot is another process's by now. Raises RegionMovedError and OSError."""
+        ...
+
+
+class ProcessSearch(Protocol):
+    """Looks through all processes of the host. Blocks on files; called in a thread."""
+
+    def search(
+        self, began_at_ticks: Container[int], pids: Container[int], places: Iterable[RegionPlace]
+    ) -> Iterable[tuple[ProcessTrace, int]]:
+        """Those that began then, or whose innermost pid is one of these, with the inode of their PID namespace (0: not
+        told)."""
         ...
 
 

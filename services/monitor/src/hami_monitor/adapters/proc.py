@@ -6,12 +6,12 @@ other users' processes); its control group is told to everyone, and names pod an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from hami_monitor.core.container_folder import FolderOwner, FolderReading
+from hami_monitor.core.container_folder import FolderOwner, FolderReading, RegionPlace
 from hami_monitor.core.process_trace import (
     ProcessKey,
     ProcessTrace,
@@ -28,7 +28,7 @@ _LINES_MAX: Final = 50_000
 
 
 class ProcProcesses:
-    """An OwnerSource."""
+    """An OwnerSource and ProcessSearch."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -63,6 +63,30 @@ class ProcProcesses:
             )
         self._known = known
         return found
+
+    def search(
+        self, began_at_ticks: Container[int], pids: Container[int], places: Iterable[RegionPlace]
+    ) -> list[tuple[ProcessTrace, int]]:
+        found = [pid for pid in self._all() if self._began_then(pid, began_at_ticks) or self._has_pid(pid, pids)]
+        folders = [FolderReading(owner=place.owner, file=place.file, inode=place.inode) for place in places]
+        return [(trace, self._pid_namespace(pid)) for pid, trace in self.trace(found, folders).items()]
+
+    def _all(self) -> Iterator[int]:
+        return (int(entry.name) for entry in self._proc.iterdir() if entry.name.isdecimal())
+
+    def _began_then(self, pid: int, began_at_ticks: Container[int]) -> bool:
+        stat = process_stat(self._read(pid, "stat"))
+        return stat is not None and stat.began_at_ticks in began_at_ticks
+
+    def _has_pid(self, pid: int, pids: Container[int]) -> bool:
+        own = namespaced_pids(self._read(pid, "status")) if pids else ()
+        return len(own) > 0 and own[-1] in pids
+
+    def _pid_namespace(self, pid: int) -> int:
+        try:
+            return (self._proc / str(pid) / "ns/pid").stat().st_ino
+        except OSError:
+            return 0
 
     def _by_lines(
         self, pid: int, name: str, owner: Callable[[Iterable[str]], FolderOwner | None]

@@ -14,7 +14,7 @@ from hami_monitor.adapters.untrusted_files import (
     NoRegularFileError,
     opened,
     opened_regular,
-    read_at,
+    reader,
 )
 from hami_monitor.core.container_folder import (
     ENTRY_MAX,
@@ -27,14 +27,17 @@ from hami_monitor.core.container_folder import (
 )
 from hami_monitor.core.region import ReadAt, Region, read_region
 from hami_monitor.core.region_layouts import UnreadableRegionError
+from hami_monitor.core.region_slots import RegionSlots, read_slots
 from hami_monitor.core.region_words import RegionWords, read_words
 
 _Read = TypeVar("_Read")
 
 
 class RegionFiles:
-    """A RegionSource and WordSource over `<hook path>/vgpu/containers`. Files are opened anew each time, so replaced
-    ones are seen."""
+    """A RegionSource, WordSource and SlotSource over `<hook path>/vgpu/containers`.
+
+    Files are opened anew each time, so replaced ones are seen.
+    """
 
     def __init__(self, containers: Path) -> None:
         self._containers = containers
@@ -49,20 +52,28 @@ class RegionFiles:
 
     def words(self, owners: Iterable[FolderOwner]) -> dict[RegionPlace, RegionWords]:
         """Of those that have a readable region."""
-        found = {}
+        return dict(self._each(owners, read_words))
+
+    def slots(self, owners: Iterable[FolderOwner]) -> dict[RegionPlace, RegionSlots]:
+        """Of those that have a readable region."""
+        return dict(self._each(owners, read_slots))
+
+    def _each(
+        self, owners: Iterable[FolderOwner], read: Callable[[int, ReadAt], _Read]
+    ) -> Iterator[tuple[RegionPlace, _Read]]:
+        """What is wrong with the others, `scan` says."""
         try:
             with opened(self._containers, TRUSTED_FOLDER) as containers:
                 for owner in owners:
                     try:
                         with opened(folder_name(owner), FOLDER, containers) as folder:
-                            name, inode, words = _first_readable(folder, read_words)
+                            name, inode, content = _first_readable(folder, read)
                     except (OSError, UnreadableRegionError):
-                        continue  # the sampler says what is wrong with it
-                    if words is not None:
-                        found[RegionPlace(owner=owner, file=name, inode=inode)] = words
+                        continue
+                    if content is not None:
+                        yield RegionPlace(owner=owner, file=name, inode=inode), content
         except FileNotFoundError:
-            pass
-        return found
+            return
 
 
 def read_file(path: Path) -> Region:
@@ -121,6 +132,6 @@ def _read(folder: int, name: str, read: Callable[[int, ReadAt], _Read]) -> tuple
     """Inode and content."""
     try:
         with opened_regular(name, os.O_RDONLY, folder) as (file, status):
-            return status.st_ino, read(status.st_size, lambda offset, length: read_at(file, offset, length))
+            return status.st_ino, read(status.st_size, reader(file))
     except NoRegularFileError:
         raise UnreadableRegionError("is no regular file") from None

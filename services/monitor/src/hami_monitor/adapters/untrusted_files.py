@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -55,3 +55,8 @@ def read_at(file: int, offset: int, length: int) -> bytes:
         offset += len(piece)
         length -= len(piece)
     return b"".join(pieces)
+
+
+def reader(file: int) -> Callable[[int, int], bytes]:
+    """By offset and length."""
+    return lambda offset, length: read_at(file, offset, length)

@@ -36,6 +36,7 @@ class FolderReading(msgspec.Struct, frozen=True, kw_only=True):
 
     owner: FolderOwner
     file: str = ""
+    """Of the region; empty: there is none that can be read."""
     inode: int = 0
     region: Region | None = None
     problem: str = ""

@@ -13,6 +13,8 @@ from hami_model.events.parts import PodRef
 from hami_model.ids import CardId
 from hami_model.requests import wants_control
 
+from hami_monitor.core.container_folder import FolderOwner
+
 MIRROR_KEY: Final = "kubernetes.io/config.mirror"
 """On the API server's picture of a static pod: the UID by which kubelet knows it."""
 
@@ -87,6 +89,16 @@ def without_impostors(pods: Iterable[MonitoredPod]) -> tuple[MonitoredPod, ...]:
             taken.add(pod.kubelet_uid)
             found.append(pod)
     return tuple(found)
+
+
+def live_containers(pods: Iterable[MonitoredPod]) -> dict[FolderOwner, tuple[MonitoredPod, MonitoredContainer]]:
+    """That hold slices. Folders of other pods, and of no pod, are left alone."""
+    return {
+        FolderOwner(pod_uid=pod.kubelet_uid, container=container.name): (pod, container)
+        for pod in pods
+        for container in pod.containers
+        if container.slices and not pod.is_finished and not container.has_ended
+    }
 
 
 def _statuses(pod: kube.Pod) -> list[kube.ContainerStatus]:

@@ -54,7 +54,7 @@ class ProcessStat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def region_files(folders: Iterable[FolderReading]) -> dict[RegionFileId, FolderOwner]:
-    return {RegionFileId(folder.inode, folder.file): folder.owner for folder in folders if folder.region is not None}
+    return {RegionFileId(folder.inode, folder.file): folder.owner for folder in folders if folder.file}
 
 
 def owner_by_maps(maps: Iterable[str], files: Mapping[RegionFileId, FolderOwner]) -> FolderOwner | None:

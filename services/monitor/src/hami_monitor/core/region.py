@@ -115,11 +115,11 @@ def read_region(size_bytes: int, read_at: ReadAt) -> Region:
     tail = exactly(read_at, layout.tail, layout.size_bytes - layout.tail)
     counts = struct.unpack_from("<4i", tail)
     slot_count = min(max(counts[0], 0), SLOT_MAX)
-    is_ours = _is_ours(layout, size_bytes, read_at)
+    ours = is_ours(layout, size_bytes, read_at)
     slots = _Slots(
         layout,
         exactly(read_at, layout.slots, slot_count * layout.slot_bytes),
-        _beginnings(size_bytes, read_at, slot_count) if is_ours and minor >= EXTENSION_MINOR else (),
+        _beginnings(size_bytes, read_at, slot_count) if ours and minor >= EXTENSION_MINOR else (),
     )
     return Region(
         layout=layout.name,
@@ -131,7 +131,7 @@ def read_region(size_bytes: int, read_at: ReadAt) -> Region:
         utilisation_switch=counts[1],
         recent_kernel=counts[2],
         priority=counts[3],
-        keeps_utilisation=not is_ours,
+        keeps_utilisation=not ours,
         last_kernel_time_seconds=_last_kernel_time(layout, tail),
     )
 
@@ -144,7 +144,8 @@ def exactly(read_at: ReadAt, offset: int, length: int) -> bytes:
     return found
 
 
-def _is_ours(layout: Layout, size_bytes: int, read_at: ReadAt) -> bool:
+def is_ours(layout: Layout, size_bytes: int, read_at: ReadAt) -> bool:
+    """Whether our library made it. Raises UnreadableRegionError."""
     end = EXTENSION_OFFSET + len(EXTENSION_MAGIC)
     if layout is not V1 or size_bytes < end:
         return False

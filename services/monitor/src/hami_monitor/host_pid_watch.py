@@ -1,0 +1,117 @@
+"""The loop that tells libraries the host's pids of their processes; see core.host_pids.
+
+Every round reads a few bytes of each region. /proc is searched only while some slot does not know, and less and less
+often for one that cannot be matched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from hami_chassis.clock import Clock
+from hami_chassis.log import get_logger
+
+from hami_monitor.core.container_folder import FolderOwner, RegionPlace
+from hami_monitor.core.enforcement import owner_of_process
+from hami_monitor.core.host_pids import Candidate, Waiting, host_pid_of, waiting
+from hami_monitor.core.pods import MonitoredPod, live_containers, without_impostors
+from hami_monitor.core.region_words import RegionMovedError
+from hami_monitor.metrics import MonitorMetrics
+from hami_monitor.ports import HostPidSink, PodSource, ProcessSearch, SlotSource
+
+log = get_logger("host-pids")
+
+_EVERY_ROUND: Final = 5
+_SELDOM: Final = 30
+"""Rounds: the first five all search for a slot, later each thirtieth."""
+_MISSES_MAX: Final = 50
+"""Slots that could not be matched, of one region: for who writes slots of processes that there are not, /proc is
+searched each thirtieth round only."""
+_LIBRARYS_OWN_ROUNDS: Final = 2
+"""For which HAMi's library may still find the pid itself."""
+
+
+class HostPidWatch:
+    """Root task `run`."""
+
+    def __init__(
+        self,
+        *,
+        period_seconds: float,
+        regions: SlotSource,
+        sink: HostPidSink,
+        processes: ProcessSearch,
+        pods: PodSource,
+        pods_known: asyncio.Event,
+        metrics: MonitorMetrics,
+        clock: Clock,
+    ) -> None:
+        self._period_seconds = period_seconds
+        self._regions = regions
+        self._sink = sink
+        self._processes = processes
+        self._pods = pods
+        self._pods_known = pods_known
+        self._metrics = metrics
+        self._clock = clock
+        self._rounds: dict[Waiting, int] = {}
+        self._misses: dict[RegionPlace, int] = {}
+        self._round_number = 0
+
+    async def run(self) -> None:
+        await self._pods_known.wait()
+        while True:
+            await self.look()
+            await self._clock.sleep(self._period_seconds)
+
+    async def look(self) -> None:
+        """One round."""
+        pods = without_impostors(self._pods.values())
+        await asyncio.to_thread(self._round, {pod.kubelet_uid: pod for pod in pods}, tuple(live_containers(pods)))
+
+    def _round(self, pods: Mapping[str, MonitoredPod], owners: Iterable[FolderOwner]) -> None:
+        read = self._regions.slots(owners)
+        rounds = {one: self._rounds.get(one, 0) for one in waiting(read)}
+        self._rounds = {one: before + 1 for one, before in rounds.items()}
+        self._misses = {place: misses for place, misses in self._misses.items() if place in read}
+        self._round_number += 1
+        due = [one for one, before in rounds.items() if self._is_due(one, before)]
+        if not due:
+            return
+        began = {one.slot.began_at_ticks for one in due if one.is_ours} - {0}
+        pids = {one.slot.pid for one in due if one.slot.began_at_ticks == 0}
+        candidates = [
+            Candidate(trace=trace, owner=owner_of_process(trace, pods), pid_namespace=namespace)
+            for trace, namespace in self._processes.search(began, pids, read)
+        ]
+        for one in due:
+            host_pid = host_pid_of(one, candidates)
+            if host_pid is None:
+                self._misses[one.place] = self._misses.get(one.place, 0) + 1
+            else:
+                self._misses.pop(one.place, None)
+                self._tell(one, host_pid)
+
+    def _is_due(self, one: Waiting, rounds: int) -> bool:
+        """`rounds` in which it has been waiting."""
+        if not one.is_ours and rounds < _LIBRARYS_OWN_ROUNDS:
+            return False
+        if self._misses.get(one.place, 0) >= _MISSES_MAX:
+            return self._round_number % _SELDOM == 0
+        return rounds < _EVERY_ROUND or rounds % _SELDOM == 0
+
+    def _tell(self, one: Waiting, host_pid: int) -> None:
+        owner = one.place.owner
+        who = {"pod_uid": owner.pod_uid, "container": owner.container, "pid": one.slot.pid, "host_pid": host_pid}
+        try:
+            if self._sink.write_host_pid(one.place, one.layout, one.slot, host_pid):
+                self._metrics.words_written.inc()
+                log.info("host-pid-told", **who)
+        except RegionMovedError as error:
+            self._metrics.write_failures.labels("replaced").inc()
+            log.info("region-not-written", why=str(error), **who)
+        except OSError as error:
+            self._metrics.write_failures.labels("refused").inc()
+            log.warning("region-not-written", why=error.strerror, **who)
