@@ -19,7 +19,7 @@ FINISHED = (
     "annotation", "request-parsing", "lifecycle", "nodelock", "allocate", "allocate-race", "multi-container", "quota",
     "webhook", "leader-election", "placement", "numa", "mig", "exclusive-cores",
     "core", "core-memory", "core-vmm", "core-lock", "core-process", "core-disable", "core-symbols", "core-util",
-    "core-graph", "process", "scale",
+    "core-graph", "process", "scale", "metrics",
 )  # fmt: skip
 """Parts of areas; a case of several areas counts for each."""
 

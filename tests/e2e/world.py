@@ -186,6 +186,11 @@ class World:
         found = await self._kept("HAMI_USAGE", subjects.usage(self.namespace, subjects.ANY, subjects.ANY))
         return {event.pod.name for event in found if isinstance(event, events.SliceNotEnforced)}
 
+    async def kept_out_of_band(self, node: str) -> list[events.OutOfBandUser]:
+        """What the monitor said of processes on the node's cards that have no slice of them."""
+        found = await self._kept("HAMI_USAGE", subjects.out_of_band(node))
+        return [event for event in found if isinstance(event, events.OutOfBandUser)]
+
     async def _kept(self, stream: str, subject: str) -> list[events.Event | events.UnknownEvent]:
         client = await nats.connect(self.cluster.nats_url)
         try:
