@@ -8,6 +8,8 @@ from hami_chassis.metrics import counter, gauge, histogram
 from hami_model.metric_spec import MetricSpec
 from prometheus_client import CollectorRegistry
 
+_HANDOVER_RESULTS: Final = ("handed-over", "repeated", "failed", "verified", "unverified")
+_CALLS: Final = ("Allocate", "GetPreferredAllocation", "PreStartContainer")
 _CALL_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.05, 0.25, 1, 5)
 
 CARDS: Final = MetricSpec(name="hami_node_agent_cards", help="Cards of the node by health.", labels=("health",))
@@ -19,7 +21,7 @@ SLICES: Final = MetricSpec(
 HANDOVERS: Final = MetricSpec(
     name="hami_node_agent_handovers_total",
     kind="counter",
-    help="Containers by what came of their hand-over: handed-over, repeated, failed, verified, unverified.",
+    help=f"Containers by what came of their hand-over: {', '.join(_HANDOVER_RESULTS)}.",
     labels=("result",),
 )
 CALLS: Final = MetricSpec(
@@ -72,8 +74,13 @@ class NodeAgentMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.cards = gauge(CARDS, registry)
         self.slices = gauge(SLICES, registry)
+        # Each series from 0: a first failure is an increase then.
         self.handovers = counter(HANDOVERS, registry)
+        for result in _HANDOVER_RESULTS:
+            self.handovers.labels(result)
         self.calls = histogram(CALLS, registry, _CALL_BUCKETS)
+        for call in _CALLS:
+            self.calls.labels(call, "ok")
         self.cross_check_mismatches = counter(CROSS_CHECK_MISMATCHES, registry)
         self.registrations = counter(REGISTRATIONS, registry)
         self.registered = gauge(REGISTERED, registry)
