@@ -17,7 +17,7 @@ C_MARK = re.compile(r"/\*[ -]* case ([A-Z]{3}-[0-9]{2}(?:, [A-Z]{3}-[0-9]{2})*)\
 """In C a comment at the test or its row begins so: case, then ids."""
 FINISHED = (
     "annotation", "request-parsing", "lifecycle", "nodelock", "allocate", "allocate-race", "multi-container", "quota",
-    "webhook", "leader-election", "placement", "numa", "mig", "exclusive-cores",
+    "webhook", "leader-election", "placement", "numa", "mig", "exclusive-cores", "registration",
     "core", "core-memory", "core-vmm", "core-lock", "core-process", "core-disable", "core-symbols", "core-util",
     "core-graph", "process", "scale", "metrics",
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 from hami_model import device_config, pair_scores, register, vendors
 from hami_model.cards import MigPlacement
 from hami_model.device_config import VendorSettings
@@ -16,6 +17,7 @@ from hami_node_agent.core.inventory import (
     annotation_to_write,
     kubelet_devices,
     take_inventory,
+    wants_mig_on,
 )
 from hami_node_agent.core.mig_profiles import InstanceProfile
 from hami_node_agent.core.node_options import NodeOptions, node_options
@@ -47,7 +49,12 @@ def inventory_of(row: Row) -> Inventory:
 
 
 def card_facts(row: Row) -> list[CardFacts]:
-    return [_facts(device) for device in row["devices"]]
+    """As they are once the agent has begun: where it is wanted, MIG mode is on, as nobody uses these cards."""
+    options = node_options_of(row)
+    found = [_facts(device) for device in row["devices"]]
+    return [
+        msgspec.structs.replace(fact, is_mig_off=fact.is_mig_off and not wants_mig_on(fact, options)) for fact in found
+    ]
 
 
 def _facts(device: Row) -> CardFacts:

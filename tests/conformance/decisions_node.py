@@ -19,7 +19,6 @@ NODE_SUSPICIONS = (
     "mig-card-left-out",
     "mig-few-ids",
     "mig-other-memory",
-    "mig-mode-off",
     "mig-neighbour",
     "unreadable-links",
 )
@@ -46,7 +45,6 @@ def node_suspicion(row: Row) -> str | None:
         "no-node-file": registers and config["node_config_json"] is None,
         "mig-card-left-out": registers and is_mig_mode(row) and any(not _mig_names(row, card) for card in devices),
         "mig-few-ids": registers and is_mig_mode(row) and any(_has_few_ids(row, card) for card in devices),
-        "mig-mode-off": is_mig_mode(row) and any(card.get("mig_mode") == "disabled" for card in devices),
         "mig-neighbour": allocates and is_mig_mode(row) and any(_is_malformed(pod) for pod in row["pods"][1:]),
         "mig-other-memory": any(
             _is_other(*pair) for card in devices for pair in (_mig_names if registers else _reserved)(row, card)

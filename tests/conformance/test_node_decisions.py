@@ -316,13 +316,6 @@ def test_mig_card_left_out_kubelet_has_it_neither(register: ModuleType) -> None:
     assert [device["uuid"] for device in found["kubelet_devices"]] == [CARDS[0]]
 
 
-def test_mig_mode_off_the_card_is_not_offered(register: ModuleType) -> None:
-    asked = mig_row("1g.10gb")
-    asked["devices"][0]["mig_mode"] = "disabled"
-
-    assert register.answer(asked)["kubelet_devices"] == []
-
-
 def test_mig_few_ids_there_is_one_for_each_instance(register: ModuleType) -> None:
     assert register.answer(mig_row("1g.10gb", deviceSplitCount=4))["kubelet_devices"][0]["replicas"] == 7
 

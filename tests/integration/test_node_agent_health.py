@@ -56,6 +56,7 @@ def health(world: World) -> list[bool]:
 
 
 @pytest.mark.case("REG-07")
+@pytest.mark.case("VEN-03")
 async def test_a_fault_takes_the_card_out_and_clean_probes_bring_it_back(world: World, heard: Heard) -> None:
     world.start_agent()
     async with world.kubelet(allocatable=20):
@@ -100,6 +101,9 @@ async def test_the_annotation_is_written_until_it_holds_and_again_when_it_is_rem
         world.fake.put("nodes", node)
         await until(world.register, "the annotation again")
 
+        world.fake.put("nodes", world.node() | {"metadata": _with(world, "[]")})  # another program's hand
+        await until(world.register, "the annotation once more")
+
         metrics = await _metrics(world)
         assert 'hami_node_agent_node_patches_total{result="done"}' in metrics
         assert 'hami_node_agent_cards{health="healthy"} 2.0' in metrics
@@ -126,6 +130,11 @@ async def test_a_refusal_is_an_event_too(world: World, heard: Heard) -> None:
         await world.waits_with("odd", "this node has no card")
         await asyncio.sleep(0)
         assert len({event.id for event in heard.of(events.AllocationFailed)}) == 1
+
+
+def _with(world: World, register: str) -> dict[str, Any]:
+    metadata = dict(world.node()["metadata"])
+    return {**metadata, "annotations": {**metadata["annotations"], REGISTER_KEY: register}}
 
 
 async def _metrics(world: World) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,8 +12,21 @@ from typing import Any
 
 import pytest
 import yaml
-from node_agent_world import LOCK_KEY, NODE, PHASE_KEY, SIM_DRIVER_TOOL, World, card_id, container, new_world, until
+from node_agent_world import (
+    LOCK_KEY,
+    NODE,
+    PHASE_KEY,
+    SIM_DRIVER_TOOL,
+    SIMULATED_DRIVER,
+    World,
+    card_id,
+    container,
+    new_world,
+    until,
+)
 
+WORKLOAD = SIM_DRIVER_TOOL.with_name("vgpu-workload")
+RESET_REQUIRED = "16"
 MIG_KEY = "hami.io/vgpu-mig-allocations"
 
 
@@ -121,3 +136,31 @@ async def test_under_the_node_lock_allocate_makes_the_instance(world: World) -> 
         await until(lambda: not world.annotation_of_node(LOCK_KEY), "the lock to go")
         world.fake.remove("pods", "p1", "default")
         await until(lambda: instances(world) == [], "the instance of the deleted pod to go")
+
+
+async def test_mig_mode_is_switched_on_only_where_nobody_uses_the_card(world: World) -> None:
+    plain = {"name": "NVIDIA A100-SXM4-40GB", "memory_mib": 40960, "mig_capable": True}
+    cards = [{**plain, "uuid": card_id(number)} for number in range(4)]
+    world.description.write_text(json.dumps({"cards": cards}))
+    overrides = {"name": NODE, "operatingmode": "mig", "filterdevices": {"index": [2]}}
+    (world.root / "config.json").write_text(json.dumps({"nodeconfig": [overrides]}))
+    world.sim_driver("fail", "nvmlDeviceSetMigMode", "--code", RESET_REQUIRED, "--times", "1")
+    environment = {**os.environ, "HAMI_SIM_DRIVER": str(world.description), "LD_LIBRARY_PATH": str(SIMULATED_DRIVER)}
+    command = [WORKLOAD, "alloc", "--device", "1", "--mib", "10", "--hold-until-signal"]
+    user = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.PIPE)
+    assert user.stdout is not None
+    while b"allocated" not in await user.stdout.readline():
+        assert user.returncode is None
+    world.start_agent()
+    async with world.kubelet():
+        await until(lambda: "1 processes use the card" in str(world.events("CardNotOffered")), "the card in use")
+        offered = {card_id(0), card_id(3)}
+        await until(lambda: {card["id"] for card in world.register()} == offered, "those that nobody uses")
+
+        user.terminate()
+        await user.wait()
+        await until(lambda: len(world.register()) == 3, "the third")
+
+    switched = [line["card"] for line in world.agent_lines("mig-mode-switched-on")]
+    assert sorted(switched) == [card_id(0), card_id(1), card_id(3)]
+    assert "cannot be switched on" in str(world.events("CardNotOffered"))
