@@ -24,6 +24,7 @@ ANSWERERS: dict[str, str] = {
     "webhook": "answer_webhook",
     "regions": "answer_region",
     "dirs": "answer_region_folder",
+    "gc": "answer_folder_removal",
     "node-feedback": "answer_feedback",
     "node-metrics": "answer_metrics",
     "node-allocate": "answer_node_allocate",

@@ -21,7 +21,7 @@ MUST_RUN = frozenset(
         "single", "multigpu", "exhaust", "health", "exclusive", "select", "multictr", "init", "quota", "hetero",
         "badnode", "badpod", "lifecycle", "nogpu", "register", "sequence", "devconfig", "wire", "webhook",
         "hygon", "ascend", "mixed",
-        "regions", "dirs", "node-metrics", "node-feedback",
+        "regions", "dirs", "gc", "node-metrics", "node-feedback",
         "node-allocate", "node-register",
     }
 )  # fmt: skip
@@ -139,6 +139,7 @@ def comparison(group: str) -> Compare:
         "node-register": compare_register,
         "regions": compare_region,
         "dirs": compare_region_folder,
+        "gc": compare_equal,
         "node-feedback": compare_equal,
         "node-metrics": compare_metrics,
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 from decisions_families import FAMILY_DEFERRALS, FAMILY_SUSPICIONS, family_deferral, family_suspicion, is_unnamable
 from decisions_mig import MIG_SUSPICIONS, mig_suspicion
-from decisions_monitor import MONITOR_DEFERRALS, MONITOR_SUSPICIONS, monitor_deferral, monitor_suspicion
+from decisions_monitor import MONITOR_SUSPICIONS, monitor_suspicion
 from decisions_node import NODE_SUSPICIONS, node_suspicion
 from hami_model import quantity
 from vectors import Row
@@ -39,7 +39,6 @@ SUSPICIONS = (
 """Every kind of our own decisions, as documented."""
 DEFERRALS = (
     *FAMILY_DEFERRALS,
-    *MONITOR_DEFERRALS,
     "static MIG",
 )
 
@@ -55,7 +54,7 @@ def deferral(row: Row) -> str | None:
         return None
     if row.get("op") in ("allocate", "preferred", "register"):
         return _node_deferral(row)
-    return monitor_deferral(row)
+    return None
 
 
 def _node_deferral(row: Row) -> str | None:

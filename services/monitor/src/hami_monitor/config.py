@@ -55,6 +55,14 @@ class HostPidSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Between two looks for processes that are new."""
 
 
+class FolderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Folders of containers whose pods are gone."""
+
+    remove_after_seconds: float = 300.0
+    """Since the folder changed, for those that the node-agent did not remove. 0: never. HAMi's monitor has
+    `HAMI_RESYNC_INTERVAL` for this."""
+
+
 class MetricSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which names are served beside ours."""
 
@@ -88,6 +96,8 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Priority between the containers of a card."""
     host_pids: HostPidSettings = HostPidSettings()
     """Telling libraries the host's pids."""
+    folders: FolderSettings = FolderSettings()
+    """Folders of containers whose pods are gone."""
     metrics: MetricSettings = MetricSettings()
     """Which names are served beside ours."""
     observation: HttpSettings = HttpSettings(port=9394)
@@ -105,6 +115,8 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             yield "sampling.period_seconds", "must be 0.1 or more"
         if not 0.1 <= self.feedback.period_seconds <= 10:
             yield "feedback.period_seconds", "must be 0.1 to 10: libraries believe that nobody looks after 15 seconds"
+        if self.folders.remove_after_seconds < 0:
+            yield "folders.remove_after_seconds", "must be 0 (never) or more"
         if self.host_pids.period_seconds < 0.1:
             yield "host_pids.period_seconds", "must be 0.1 or more"
         if self.feedback.hold_ticks < 0:

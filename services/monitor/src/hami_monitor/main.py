@@ -24,11 +24,12 @@ from hami_model.device_config import DeviceConfig
 from hami_model.errors import HamiError
 from prometheus_client import CollectorRegistry
 
+from hami_monitor.adapters.container_folders import ContainerFolders
 from hami_monitor.adapters.event_streams import usage_streams
 from hami_monitor.adapters.exposition import SampleCollector, SeriesCollector
 from hami_monitor.adapters.limits_pages import LimitsPages
 from hami_monitor.adapters.nvml import NvmlHost
-from hami_monitor.adapters.pods import node_pods
+from hami_monitor.adapters.pods import NodePodList, node_pods
 from hami_monitor.adapters.proc import ProcProcesses
 from hami_monitor.adapters.region_files import RegionFiles, read_file
 from hami_monitor.adapters.region_writing import RegionWriting
@@ -37,6 +38,7 @@ from hami_monitor.core.feedback_series import feedback_series
 from hami_monitor.core.region_layouts import UnreadableRegionError
 from hami_monitor.core.region_report import report
 from hami_monitor.feeding_back import FeedbackLoop
+from hami_monitor.folder_removal import FolderRemoval
 from hami_monitor.host_pid_watch import HostPidWatch
 from hami_monitor.metrics import MonitorMetrics
 from hami_monitor.watching import HostWatch, Sampler
@@ -152,6 +154,15 @@ async def build(settings: MonitorSettings, stack: AsyncExitStack) -> Sequence[Ro
         metrics=metrics,
         clock=clock,
     )
+    removal = FolderRemoval(
+        keep_seconds=settings.folders.remove_after_seconds,
+        folders=ContainerFolders(vgpu / "containers"),
+        users=ProcProcesses(),
+        pods=pods,
+        pods_known=pods.synced,
+        pod_list=NodePodList(client, node=node),
+        clock=clock,
+    )
     if settings.feedback.enabled:
         registry.register(SeriesCollector(lambda: feedback_series(node, feedback.pods, feedback.last)))
     registry.register(
@@ -170,6 +181,7 @@ async def build(settings: MonitorSettings, stack: AsyncExitStack) -> Sequence[Ro
         RootTask("sampler", sampler.run),
         *([RootTask("feedback", feedback.run)] if settings.feedback.enabled else []),
         *([RootTask("host-pids", host_pids.run)] if settings.host_pids.enabled else []),
+        *([RootTask("folders", removal.run)] if settings.folders.remove_after_seconds else []),
         RootTask("pods", pods.run, Stage.SOURCES),
         RootTask("bus", bus.run, Stage.OUTBOX),
         RootTask("observation", HttpServer(observed, settings.observation, name="observation").run, Stage.OBSERVATION),

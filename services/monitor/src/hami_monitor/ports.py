@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from hami_model.limits_page import LimitsPage
 
 from hami_monitor.core.container_folder import FolderOwner, FolderReading, RegionPlace
+from hami_monitor.core.folder_removal import FolderAge
 from hami_monitor.core.host import HostReading
 from hami_monitor.core.pods import MonitoredPod
 from hami_monitor.core.process_trace import ProcessTrace
@@ -61,6 +63,32 @@ class ProcessSearch(Protocol):
     ) -> Iterable[tuple[ProcessTrace, int]]:
         """Those that began then, or whose innermost pid is one of these, with the inode of their PID namespace (0: not
         told)."""
+        ...
+
+
+class FolderStore(Protocol):
+    """The folders of the node's containers. Blocks on files; called in a thread."""
+
+    def ages(self) -> Iterable[FolderAge]: ...
+
+    def remove(self, owner: FolderOwner) -> None:
+        """Nothing where it is gone already. Raises UnremovableFolderError."""
+        ...
+
+
+class FolderUsers(Protocol):
+    """Whether containers have processes. Blocks on files; called in a thread."""
+
+    def using(self, owners: Iterable[FolderOwner]) -> AbstractSet[FolderOwner]:
+        """Those of which a process runs on the host, or of whose pod one does."""
+        ...
+
+
+class PodList(Protocol):
+    """The pods of the node as the API server has them now."""
+
+    async def kubelet_uids(self) -> AbstractSet[str]:
+        """Raises Transient and Permanent."""
         ...
 
 

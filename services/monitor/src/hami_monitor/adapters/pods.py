@@ -9,7 +9,7 @@ from hami_chassis.metrics import ChassisMetrics
 from hami_model import kube
 from hami_model.device_config import DeviceConfig
 
-from hami_monitor.core.pods import MonitoredPod, monitored_pod
+from hami_monitor.core.pods import MIRROR_KEY, MonitoredPod, monitored_pod
 
 
 def node_pods(
@@ -36,3 +36,16 @@ class _NoHandler:
     def modified(self, old: MonitoredPod, new: MonitoredPod) -> None: ...
 
     def deleted(self, last: MonitoredPod) -> None: ...
+
+
+class NodePodList:
+    """A PodList: asks the API server each time, which answers with what is so now, or not at all."""
+
+    def __init__(self, client: KubeClient, *, node: str) -> None:
+        self._client = client
+        self._node = node
+
+    async def kubelet_uids(self) -> set[str]:
+        """Raises Transient and Permanent."""
+        found = await self._client.list_all(PODS, into=kube.Pod, field_selector=f"spec.nodeName={self._node}")
+        return {uid for pod in found.items for uid in (pod.uid, pod.annotations.get(MIRROR_KEY, pod.uid))}

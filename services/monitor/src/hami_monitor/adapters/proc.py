@@ -28,7 +28,7 @@ _LINES_MAX: Final = 50_000
 
 
 class ProcProcesses:
-    """An OwnerSource and ProcessSearch."""
+    """An OwnerSource, ProcessSearch and FolderUsers."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -70,6 +70,16 @@ class ProcProcesses:
         found = [pid for pid in self._all() if self._began_then(pid, began_at_ticks) or self._has_pid(pid, pids)]
         folders = [FolderReading(owner=place.owner, file=place.file, inode=place.inode) for place in places]
         return [(trace, self._pid_namespace(pid)) for pid, trace in self.trace(found, folders).items()]
+
+    def using(self, owners: Iterable[FolderOwner]) -> set[FolderOwner]:
+        """By the pod's control group, or by the container's folder that a process has mounted."""
+        asked = set(owners)
+        uids: set[str | None] = set()
+        found: set[FolderOwner | None] = set()
+        for pid in self._all():
+            uids.add(pod_by_cgroup(self._read(pid, "cgroup")))
+            found.add(self._by_lines(pid, "mountinfo", lambda lines: owner_by_mounts(lines, asked)))
+        return {owner for owner in asked if owner in found or owner.pod_uid in uids}
 
     def _all(self) -> Iterator[int]:
         return (int(entry.name) for entry in self._proc.iterdir() if entry.name.isdecimal())
