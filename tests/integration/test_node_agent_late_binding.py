@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hami_model import limits_page
+from hami_model.limits_page import CardLimits, LimitsPage, Policy
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "services" / "node-agent" / "tests"))
 
@@ -65,7 +67,12 @@ async def test_a_node_registers_and_a_pod_gets_its_slice(serving: World) -> None
     region = Path(environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"])
     assert region.parent == serving.root / "hook" / "vgpu" / "containers" / f"{uid}_main"
     assert region.parent.is_dir()
-    assert environment["LD_PRELOAD"].split(":")[0].startswith(f"{serving.root}/hook/vgpu/libvgpu.so.")
+    assert environment["LD_PRELOAD"].split(":")[0] == f"{region.parent}/libvgpu.so"
+    assert limits_page.decode((region.parent / "limits" / "page").read_bytes()) == LimitsPage(
+        region_file=f"{serving.root}/hook/vgpu/{region.name}",
+        cards=(CardLimits(uuid=card_id(1), memory_limit_bytes=3000 << 20, cores_percent=30),),
+        policy=Policy.FORCE,
+    )
     await until(lambda: serving.phase("train") == "success", "the phase")
     assert serving.annotation("train", TO_ALLOCATE_KEY) == ";"
     assert serving.pod("train")["metadata"]["labels"]["hami.io/vgpu-node"] == NODE

@@ -58,7 +58,11 @@ class Resources(_Object, frozen=True):
 
 
 class SecurityContext(_Object, frozen=True):
+    """Of a container, or of a pod, which is what its containers go by that say nothing themselves."""
+
     privileged: bool | None = None
+    run_as_user: int | None = None
+    run_as_group: int | None = None
 
 
 class Container(_Object, frozen=True):
@@ -85,6 +89,7 @@ class PodSpec(_Object, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
     runtime_class_name: str | None = None
+    security_context: SecurityContext | None = None
     priority: int | None = None
     init_containers: list[Container] | None = None
     containers: list[Container] | None = None

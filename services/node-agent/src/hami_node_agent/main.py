@@ -46,6 +46,7 @@ from hami_node_agent.adapters.nvml import Nvml
 from hami_node_agent.adapters.nvml_library import DriverError, find_library
 from hami_node_agent.adapters.nvml_mig_driver import NvmlMigDriver
 from hami_node_agent.adapters.outcomes import HandoverOutcomes
+from hami_node_agent.adapters.page_refresh import PageRefresh
 from hami_node_agent.adapters.placeholder_handoff import LateBindingHandoff
 from hami_node_agent.adapters.pod_resources import PodResources
 from hami_node_agent.adapters.pods import NodePods, PodPatches, PodSubscriber
@@ -298,9 +299,10 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         clock=clock,
         release_mig=None if mig is None else lambda uid: mig.release(uid, late_binding.save),
     )
-    subscriber.on_added.append(late_binding.announce_again)
+    page_refresh = PageRefresh(late_binding.refresh, clock)
+    subscriber.on_added += [late_binding.announce_again, page_refresh.pod_added]
     subscriber.on_seen.append(release.pod_seen)
-    subscriber.on_gone += [late_binding.pod_gone, collection.pod_gone]
+    subscriber.on_gone += [late_binding.pod_gone, page_refresh.pod_gone, collection.pod_gone]
     offers = Offers(registration, plugin, options)
     cards.on_change.append(offers.changed)
     start = HandoffStart(
@@ -336,6 +338,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         RootTask("faults", cards.watch_faults),
         RootTask("probes", cards.probe),
         RootTask("collection", collection.run),
+        RootTask("page-refresh", page_refresh.run),
         RootTask("lock-release", release.run),
         RootTask("node", node.informer.run, Stage.SOURCES),
         RootTask("pods", pods.informer.run, Stage.SOURCES),

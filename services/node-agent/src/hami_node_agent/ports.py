@@ -94,9 +94,17 @@ class HostFiles(Protocol):
         """Puts the container's folders and its limits page in place; what is in them stays, or changes in place."""
         ...
 
+    async def refresh_page(self, files: ContainerFiles) -> None:
+        """Changes the page of a container that may be running, if it has one that this agent can write."""
+        ...
+
     async def remove_pod(self, pod_uid: str) -> None: ...
 
     async def owners(self) -> frozenset[str]: ...
+
+    async def remove_libraries(self, used: frozenset[str]) -> None:
+        """Removes libraries that were installed earlier, but for those that are used."""
+        ...
 
 
 class OwnCheckpoint(Protocol):

@@ -32,6 +32,7 @@ from hami_sim.kubelet.launch import (
     runtime_environment,
     with_host_paths,
 )
+from hami_sim.kubelet.library_folder import forget, library_folders, put_together
 from hami_sim.kubelet.objects import Container, Pod
 from hami_sim.kubelet.ports import DevicePlugin, ImagePuller, KubeApi, PluginError
 from hami_sim.kubelet.processes import ContainerProcess, ContainerProcesses
@@ -113,6 +114,7 @@ class ContainerStarter:
 
     def forget_pod(self, pod_uid: str) -> Path:
         """The folder with the pod's volumes, to be removed."""
+        forget(self._pod_dir(pod_uid))
         return self._pod_dir(pod_uid)
 
     def _pod_dir(self, pod_uid: str) -> Path:
@@ -212,18 +214,22 @@ class ContainerStarter:
             container.working_dir or "/",
             binds,
         )
-        return launch if self._mode == "namespace" else self._for_host(launch)
+        return launch if self._mode == "namespace" else self._for_host(pod, launch)
 
-    def _for_host(self, launch: Launch) -> Launch:
+    def _for_host(self, pod: Pod, launch: Launch) -> Launch:
         preload = preload_source(launch.binds)
         try:
             content = Path(preload).read_text() if preload else ""
+            folders = list(library_folders(launch.binds, content))
+            put_together(folders, launch.environment, self._pod_dir(pod.uid))
             for path, source in placeholders(launch.binds):
                 if not Path(source).is_dir() and not Path(path).exists():
                     Path(path).touch()
         except (OSError, UnicodeDecodeError) as error:
             raise StartFault("CreateContainerError", str(error)) from error
-        return with_host_paths(launch, content)
+        inside = {bind for folder in folders for bind in folder.inner}
+        binds = [bind for bind in launch.binds if bind not in inside]
+        return with_host_paths(msgspec.structs.replace(launch, binds=binds), content)
 
 
 def _cdi_names(response: ContainerAllocateResponse) -> list[str]:

@@ -10,6 +10,7 @@ from hami_chassis.errors import Permanent, Transient
 from hami_chassis.log import get_logger
 from hami_model import kube
 
+from hami_node_agent.core.backends import libraries_in_use
 from hami_node_agent.core.entitlement import is_mirror, kubelet_uid
 from hami_node_agent.core.handed_out import HandedOut
 from hami_node_agent.ports import CdiDirectory, HostFiles, KubeletCheckpoint, OwnCheckpoint, PodLedger
@@ -66,6 +67,7 @@ class Collection:
             self._work.clear()
             try:
                 await self.collect()
+                await self._collect_libraries()
             except (Transient, Permanent) as error:
                 log.warning("collection-failed", reason=str(error))
             await self._wait()
@@ -105,6 +107,11 @@ class Collection:
         for uid in gone:
             self._forget(uid)
         await self._remove_folders(gone & with_folders)
+
+    async def _collect_libraries(self) -> None:
+        used = libraries_in_use(self._book)
+        if used is not None:
+            await self._files.remove_libraries(used)
 
     async def _still_in_use(self, gone: frozenset[str] | set[str]) -> frozenset[str]:
         """Gone pods of which MIG instances are left, since the driver says that they are in use.

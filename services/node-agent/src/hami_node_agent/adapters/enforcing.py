@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from hami_model import env, kube
 from hami_model.cards import Slice
 from hami_model.device_config import VendorSettings
@@ -68,19 +69,39 @@ class Enforcing:
                 "(enforcement.opt_out), so it is held to its limits",
             )
 
-    async def grant(self, pod_uid: str, container: kube.Container, handed: HandedContainer) -> Grant:
-        """What the container gets, with its files in place. Raises HostFilesError (Transient)."""
-        promised = Promise(
-            pod_uid=pod_uid,
-            container=container,
-            handed=handed,
-            priority_resource=self._settings.resources.priority,
-        )
-        terms = NodeTerms(layout=self._layout, host=await self._files.state(), limits=self._limits, policy=self._policy)
-        given = backends.make_grant(promised, terms)
+    async def with_library(self, container: kube.Container, handed: HandedContainer) -> HandedContainer:
+        """The entry with what the container will be started with now. Raises HostFilesError (Transient)."""
+        settled = backends.settled(handed, container)
+        library = (await self._files.state()).library if backends.needs_library(settled) else ""
+        return msgspec.structs.replace(settled, library=library) if library != handed.library else handed
+
+    async def grant(self, pod: kube.Pod, pod_uid: str, container: kube.Container, handed: HandedContainer) -> Grant:
+        """What the container gets, with its files in place; `pod_uid` as kubelet knows it. Raises HostFilesError
+        (Transient)."""
+        promised = self._promised(pod, pod_uid, container, handed)
+        given = backends.make_grant(promised, await self._terms())
         if given.files is not None:
             await self._files.prepare_container(given.files)
         return given
+
+    async def refresh(self, pod: kube.Pod, pod_uid: str, container: kube.Container, handed: HandedContainer) -> None:
+        """A container that may be running sees what holds now. Raises HostFilesError (Transient)."""
+        promised = self._promised(pod, pod_uid, container, handed)
+        given = backends.make_grant(promised, await self._terms())
+        if given.files is not None:
+            await self._files.refresh_page(given.files)
+
+    def _promised(self, pod: kube.Pod, pod_uid: str, container: kube.Container, handed: HandedContainer) -> Promise:
+        return Promise(
+            pod_uid=pod_uid,
+            container=container,
+            pod_security=pod.spec.security_context,
+            handed=handed,
+            priority_resource=self._settings.resources.priority,
+        )
+
+    async def _terms(self) -> NodeTerms:
+        return NodeTerms(layout=self._layout, host=await self._files.state(), limits=self._limits, policy=self._policy)
 
     def held_by(self, pod: kube.Pod, known: HandedPod | None) -> backends.HeldBy:
         return backends.held_by(pod, known, self._settings, self._policy)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
+import re
 from pathlib import Path
 from typing import Final
 
 from hami_chassis.errors import Permanent
+from hami_chassis.log import get_logger
+from hami_model.limits_page import layout as page_layout
 
+from hami_node_agent.adapters import safe_folders
 from hami_node_agent.adapters.host_files import HostFilesError, in_thread, replace_file
 from hami_node_agent.adapters.limits_pages import LimitsPages
 from hami_node_agent.core.grant import LIBRARY_NAME, ContainerFiles, HostLayout, HostState
 
-_OPEN_TO_ALL: Final = 0o777
-"""Containers run as any user, and the library makes its region file there."""
+log = get_logger("host-folder")
+
+_BY_CONTENT: Final = re.compile(rf"{re.escape(LIBRARY_NAME)}\.[0-9a-f]{{16}}")
+"""Names that we made; whoever named a version otherwise removes it, too."""
 
 
 class LibraryMissingError(Permanent):
@@ -37,11 +42,9 @@ class HostFolder:
         """
         folder = Path(self._layout.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        Path(self._layout.containers).mkdir(exist_ok=True)
-        Path(self._layout.limits).mkdir(exist_ok=True)
-        lock_dir = Path(self._layout.lock_dir)
-        lock_dir.mkdir(parents=True, exist_ok=True)
-        lock_dir.chmod(_OPEN_TO_ALL)
+        safe_folders.make_private(Path(self._layout.containers))
+        safe_folders.make_private(Path(self._layout.limits))
+        safe_folders.make_shared(Path(self._layout.lock_dir))
         if library_file:
             content = Path(library_file).read_bytes()
             self._library_version = self._library_version or hashlib.sha256(content).hexdigest()[:16]
@@ -78,10 +81,28 @@ class HostFolder:
         await in_thread(lambda: self._prepare(files))
 
     def _prepare(self, files: ContainerFiles) -> None:
-        folder = Path(self._layout.container_dir(files.pod_uid, files.container))
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(_OPEN_TO_ALL)
+        safe_folders.make_shared(Path(self._layout.lock_dir))
+        safe_folders.make_container_folder(
+            Path(self._layout.containers),
+            f"{files.pod_uid}_{files.container}",
+            owner=files.owner,
+            mount_folders=(page_layout.DIRECTORY,),
+            mount_files=(LIBRARY_NAME,),
+        )
         self._pages.put(files)
+
+    async def refresh_page(self, files: ContainerFiles) -> None:
+        await in_thread(lambda: self._pages.refresh(files))
+
+    async def remove_libraries(self, used: frozenset[str]) -> None:
+        await in_thread(lambda: self._remove_libraries(used))
+
+    def _remove_libraries(self, used: frozenset[str]) -> None:
+        kept = {self._library(), *used}
+        for path in Path(self._layout.folder).iterdir():
+            if _BY_CONTENT.fullmatch(path.name) and str(path) not in kept:
+                path.unlink(missing_ok=True)
+                log.info("library-removed", path=str(path))
 
     async def remove_pod(self, pod_uid: str) -> None:
         await in_thread(lambda: self._remove_pod(pod_uid))
@@ -89,7 +110,8 @@ class HostFolder:
     def _remove_pod(self, pod_uid: str) -> None:
         for folder in self._container_folders():
             if folder.name.partition("_")[0] == pod_uid:
-                shutil.rmtree(folder, ignore_errors=True)
+                with safe_folders.opened(folder.parent) as above:
+                    safe_folders.remove(above, folder.name)
         self._pages.remove_pod(pod_uid)
 
     async def owners(self) -> frozenset[str]:

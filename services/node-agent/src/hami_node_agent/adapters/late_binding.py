@@ -233,11 +233,34 @@ class LateBinding:
             self._report_change(pod, holder.container, handed)
             if init_s_turn and init_again.is_one_shot_init(pod, holder.container):
                 self._let_init_through_again(pod)
+        handed = await self._with_library(pod, holder, handed)
         await self._persist()
         if self._mig is not None and any(piece.placement is not None for piece in handed.slices):
             handed = await self._mig.make(holder.pod_uid, holder.container, self.save)
         await self._write(pod, holder, holder.cdi_name, handed)
         self._announce_first(pod, holder.pod_uid)
+
+    async def _with_library(self, pod: kube.Pod, holder: Holder, handed: HandedContainer) -> HandedContainer:
+        now = await self._enforcing.with_library(pod.all_containers[handed.position], handed)
+        if now is not handed:
+            self._book.replace_container(holder.pod_uid, holder.container, now)
+            self._changes += 1
+        return now
+
+    async def _files_again(self, pod: kube.Pod | None, holder: Holder) -> None:
+        """What Allocate put into place long ago may be gone or changed by the container's last start."""
+        known = self._book.get(holder.pod_uid)
+        handed = known.containers.get(holder.container) if known is not None else None
+        if pod is not None and handed is not None:
+            await self._enforcing.grant(pod, holder.pod_uid, pod.all_containers[handed.position], handed)
+
+    async def refresh(self, pod: kube.Pod) -> None:
+        """After a start: containers of the pod see what this agent's settings say of their limits. Raises Transient."""
+        known = self._claims.handed_to(pod)
+        for handed in known.containers.values() if known is not None else ():
+            if handed.position < len(pod.all_containers):
+                container = pod.all_containers[handed.position]
+                await self._enforcing.refresh(pod, entitlement.kubelet_uid(pod), container, handed)
 
     async def _verify_given_by_lock(self, pod: kube.Pod | None, holder: Holder) -> None:
         """Allocate answered for the owner of the node lock: was that this container?"""
@@ -253,6 +276,7 @@ class LateBinding:
         if owner == (holder.pod_uid, holder.container):
             refusal = await self._standing_again(holder)
             if refusal is None:
+                await self._files_again(pod or self._ledger.cached(holder.pod_uid), holder)
                 self._metrics.handovers.labels("verified").inc()
                 return
         else:
@@ -320,7 +344,7 @@ class LateBinding:
 
     async def _write(self, pod: kube.Pod, holder: Holder, cdi_name: str, handed: HandedContainer) -> None:
         container = next(found for found in pod.all_containers if found.name == holder.container)
-        given = await self._enforcing.grant(holder.pod_uid, container, handed)
+        given = await self._enforcing.grant(pod, holder.pod_uid, container, handed)
         if any(piece.placement is not None for piece in handed.slices):
             shown = await self._showing.instances(pod, handed)
         else:

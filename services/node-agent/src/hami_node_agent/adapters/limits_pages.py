@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from pathlib import Path
+from typing import Final
 
 from hami_chassis.log import get_logger
 from hami_model.limits_page import MalformedLimitsPage, layout
@@ -16,70 +17,80 @@ from hami_node_agent.core.grant import ContainerFiles
 log = get_logger("limits-pages")
 
 
+_LEASED: Final = "the container holds a lease on its limits page, which ends within a minute"
+
+
 class LimitsPages:
-    """`<limits>/<pod UID>_<container>/page`. Calls block, and may come from several threads; one container's calls
-    come one at a time."""
+    """`<limits>/<pod UID>_<container>/page`. Calls may come from several threads; none of them waits for a container.
+
+    A page stays open while its container may live: who has it open for writing is told of nobody's lease.
+    """
 
     def __init__(self, limits: Path) -> None:
         self._limits = limits
         self._open: dict[str, LimitsFile] = {}
-        self._table = threading.Lock()
+        self._one_at_a_time = threading.Lock()
 
     def put(self, files: ContainerFiles) -> None:
-        """The container's page says what is wanted, for processes that run and that come. Raises OSError,
-        HostFilesError: a page that cannot be made, or that somebody's lease keeps from being opened for a while."""
-        name = f"{files.pod_uid}_{files.container}"
-        path = self._limits / name / layout.FILE
-        try:
-            page = self._opened(name, path)
-            if page is not None and self._changed(page, path, files):
+        """Before a start: the container's page says what is wanted. One that cannot be changed to that is replaced, as
+        the processes that had it are gone.
+
+        Raises OSError, HostFilesError: it cannot be made, or somebody's lease keeps it from being opened for a while.
+        """
+        path = self._path(files)
+        with self._one_at_a_time:
+            try:
+                try:
+                    self._of(path).change(files.page)
+                except (FileNotFoundError, MalformedLimitsPage, OtherContainerError) as error:
+                    if not isinstance(error, FileNotFoundError):
+                        log.warning("limits-page-replaced", path=str(path), reason=str(error))
+                    self._keep(path, LimitsFile.create(path, files.page, synced=False))
+            except BlockingIOError as error:
+                raise HostFilesError(f"{path}: {_LEASED}") from error
+            except MalformedLimitsPage as error:
+                raise HostFilesError(f"{path}: the limits page cannot be written: {error}") from error
+
+    def refresh(self, files: ContainerFiles) -> None:
+        """The same for a container that may be running: what it cannot be told in place it learns at its next start.
+
+        A container without a page gets none, as nothing is mounted into it. Raises OSError, HostFilesError.
+        """
+        path = self._path(files)
+        with self._one_at_a_time:
+            try:
+                if self._of(path).change(files.page):
+                    log.info("limits-page-changed", pod_uid=files.pod_uid, container=files.container)
+            except FileNotFoundError:
                 return
-            self._keep(name, LimitsFile.create(path, files.page, synced=False))
-        except BlockingIOError as error:
-            raise HostFilesError(
-                f"{path}: the container holds a lease on its limits page, which ends within a minute"
-            ) from error
-        except MalformedLimitsPage as error:
-            raise HostFilesError(f"{path}: the limits page cannot be written: {error}") from error
+            except BlockingIOError as error:
+                raise HostFilesError(f"{path}: {_LEASED}") from error
+            except (MalformedLimitsPage, OtherContainerError) as error:
+                log.warning("limits-page-left", path=str(path), reason=str(error))
 
-    def _opened(self, name: str, path: Path) -> LimitsFile | None:
-        with self._table:
-            known = self._open.get(name)
-        if known is not None:
-            return known
-        try:
-            found = LimitsFile(path)
-        except FileNotFoundError:
-            return None
-        except MalformedLimitsPage as error:
-            log.warning("limits-page-replaced", path=str(path), reason=str(error))
-            return None
-        self._keep(name, found)
-        return found
+    def _path(self, files: ContainerFiles) -> Path:
+        return self._limits / f"{files.pod_uid}_{files.container}" / layout.FILE
 
-    def _changed(self, page: LimitsFile, path: Path, files: ContainerFiles) -> bool:
-        try:
-            page.change(files.page)
-        except (MalformedLimitsPage, OtherContainerError) as error:
-            log.warning("limits-page-replaced", path=str(path), reason=str(error))
-            return False
-        return True
+    def _of(self, path: Path) -> LimitsFile:
+        name = path.parent.name
+        if name not in self._open:
+            self._open[name] = LimitsFile(path)
+        return self._open[name]
 
-    def _keep(self, name: str, page: LimitsFile) -> None:
-        with self._table:
-            before = self._open.pop(name, None)
-            self._open[name] = page
+    def _keep(self, path: Path, page: LimitsFile) -> None:
+        before = self._open.pop(path.parent.name, None)
         if before is not None:
             before.close()
+        self._open[path.parent.name] = page
 
     def folders(self) -> list[Path]:
         return [path for path in self._limits.iterdir() if "_" in path.name]
 
     def remove_pod(self, pod_uid: str) -> None:
-        for folder in self.folders():
-            if folder.name.partition("_")[0] == pod_uid:
-                with self._table:
+        with self._one_at_a_time:
+            for folder in self.folders():
+                if folder.name.partition("_")[0] == pod_uid:
                     page = self._open.pop(folder.name, None)
-                if page is not None:
-                    page.close()
-                shutil.rmtree(folder, ignore_errors=True)
+                    if page is not None:
+                        page.close()
+                    shutil.rmtree(folder)

@@ -157,7 +157,12 @@ class LockHandoff:
                 pod = await self._api.get_pod(known.namespace, known.name)
                 if pod.uid == holder.pod_uid and pod.status.phase == "Running":
                     log.info("handed-over-again", pod=pod.key, pod_uid=pod.uid, container=holder.container)
-                    return await self._response(pod, pod.all_containers[handed.position], handed)
+                    container = pod.all_containers[handed.position]
+                    handed = await self._enforcing.with_library(container, handed)
+                    answer = await self._response(pod, container, handed)
+                    self._book.replace_container(pod.uid, container.name, handed)
+                    await self._own.write(self._book)
+                    return answer
         except (Transient, NotFound) as error:
             log.info("no-earlier-answer", reason=str(error))
         return None
@@ -211,6 +216,7 @@ class LockHandoff:
 
     async def _answer(self, pod: kube.Pod, served: Served) -> pb.ContainerAllocateResponse:
         handed = self._enforcing.promise(pod, served.position, served.slices, self._new_region_name())
+        handed = await self._enforcing.with_library(served.container, handed)
         response = await self._response(pod, served.container, handed)
         self._metrics.handovers.labels("handed-over").inc()
         cards = [piece.card_id for piece in handed.slices]
@@ -223,7 +229,7 @@ class LockHandoff:
         """Afterwards the container is in the book."""
         if any(piece.placement is not None for piece in handed.slices):
             handed = await self._with_instances(pod, container, handed)
-        given = await self._enforcing.grant(pod.uid, container, handed)
+        given = await self._enforcing.grant(pod, pod.uid, container, handed)
         self._book.add_container(pod.uid, new_pod(pod), container.name, handed)
         if any(piece.placement is not None for piece in handed.slices):
             visible = [VisibleDevice(uuid=uuid, index=uuid) for uuid in given.card_ids]

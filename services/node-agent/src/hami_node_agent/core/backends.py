@@ -40,6 +40,7 @@ _MIB: Final = 1 << 20
 _WHOLE: Final = 100
 """Percent of a card's compute."""
 _DEFAULT_PRIORITY: Final = 1
+_NO_USER: Final = 2**32 - 1
 
 
 class BackendUnavailableError(HamiError):
@@ -172,9 +173,27 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 
     pod_uid: str
     container: kube.Container
+    pod_security: kube.SecurityContext | None = None
     handed: HandedContainer
     """With its back ends; in limit order."""
     priority_resource: str = ""
+
+
+def needs_library(handed: HandedContainer) -> bool:
+    """Whether the container is given the library, of which the book then says the file."""
+    return handed.opted_out or any(piece.enforced_by == "preload" for piece in handed.slices)
+
+
+def libraries_in_use(book: HandedOut) -> frozenset[str] | None:
+    """Files that containers may be started with again; None where an earlier agent did not write down which."""
+    every = [handed for _, pod in book.items() for handed in pod.containers.values()]
+    if any(not handed.library and (needs_library(handed) or _is_earlier(handed)) for handed in every):
+        return None
+    return frozenset(handed.library for handed in every if handed.library)
+
+
+def _is_earlier(handed: HandedContainer) -> bool:
+    return any(not piece.enforced_by and piece.placement is None for piece in handed.slices)
 
 
 class NodeTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,8 +247,26 @@ def _preload(promised: Promise, node: NodeTerms) -> Grant:
         mounts=grant.mounts(
             node.layout, node.host, promised.pod_uid, container.name, with_preload=not handed.opted_out
         ),
-        files=ContainerFiles(pod_uid=promised.pod_uid, container=container.name, page=page),
+        files=ContainerFiles(
+            pod_uid=promised.pod_uid,
+            container=container.name,
+            page=page,
+            owner=_owner(container.security_context, promised.pod_security),
+        ),
     )
+
+
+def _owner(own: kube.SecurityContext | None, pods: kube.SecurityContext | None) -> tuple[int, int] | None:
+    """User and group; the container's word counts before the pod's. A group that is not named is root's, as there.
+
+    None: not known, or root, whose processes can become any user.
+    """
+    contexts = [context for context in (own, pods) if context is not None]
+    user = next((context.run_as_user for context in contexts if context.run_as_user is not None), None)
+    group = next((context.run_as_group for context in contexts if context.run_as_group is not None), 0)
+    if user is None or not (0 < user < _NO_USER and 0 <= group < _NO_USER):
+        return None
+    return user, group
 
 
 def _is_limited(piece: HandedSlice, handed: HandedContainer) -> bool:

@@ -48,6 +48,8 @@ class HandedContainer(msgspec.Struct, frozen=True, kw_only=True):
     """Of the container in the pod, init containers first."""
     opted_out: bool = False
     """Its specification asked that nothing hold it, and was allowed to."""
+    library: str = ""
+    """File of the host that is mounted as its library; a runtime may mount it again at a restart."""
 
 
 class HandedPod(msgspec.Struct, frozen=True, kw_only=True):
