@@ -236,6 +236,50 @@ def test_the_event_says_it_card_by_card_and_of_the_whole_where_it_is_one(
     }
 
 
+def test_libraries_in_use_are_those_of_the_book_and_unknown_where_an_earlier_agent_wrote_it() -> None:
+    def book(*containers: HandedContainer) -> HandedOut:
+        named = {str(number): handed for number, handed in enumerate(containers)}
+        return HandedOut({"u": HandedPod(namespace="n", name="p", allocation_id="a", containers=named)})
+
+    new = msgspec.structs.replace(promised(piece("A")), library="/l.1")
+    unheld = promised(piece("A"), policy=EnforcementPolicy(cards="none"))
+    instance = HandedSlice(card_id="A", memory_mib=1, cores_percent=1, placement=MigPlacement(start=0, size=1))
+    earlier = HandedSlice(card_id="A", memory_mib=1, cores_percent=1)
+
+    assert backends.libraries_in_use(book(new, unheld)) == frozenset({"/l.1"})
+    assert backends.libraries_in_use(book()) == frozenset()
+    old = [HandedContainer(slices=(found,), region_name="", position=0) for found in (instance, earlier)]
+    assert backends.libraries_in_use(book(new, old[0])) == frozenset({"/l.1"})
+    assert backends.libraries_in_use(book(new, old[1])) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "pods", "wanted"),
+    [
+        pytest.param((1000, None), (2000, 5), (1000, 5), id="the container's word before the pod's"),
+        pytest.param((None, 7), (2000, 5), (2000, 7), id="each word by itself"),
+        pytest.param((1000, None), None, (1000, 0), id="root's group"),
+        pytest.param((0, 0), None, None, id="root can become anyone"),
+        pytest.param((None, 5), None, None, id="the image says who"),
+        pytest.param((-5, None), None, None, id="nobody's number"),
+    ],
+)
+def test_whose_the_container_s_folder_is(
+    own: tuple[int | None, int | None], pods: tuple[int | None, int | None] | None, wanted: tuple[int, int] | None
+) -> None:
+    contexts = [
+        kube.SecurityContext(run_as_user=ids[0], run_as_group=ids[1]) if ids is not None else None
+        for ids in (own, pods)
+    ]
+    container = kube.Container(name="main", security_context=contexts[0])
+    found = backends.make_grant(
+        Promise(pod_uid="u", container=container, pod_security=contexts[1], handed=promised(piece("A"))),
+        NodeTerms(layout=HostLayout(), host=HostState(library="/l"), limits=LimitPolicy(), policy=EnforcementPolicy()),
+    )
+    assert found.files is not None
+    assert found.files.owner == wanted
+
+
 # ---- the page ------------------------------------------------------------------------------------------------------
 
 

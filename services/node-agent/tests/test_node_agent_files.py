@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from hami_model.limits_page import CardLimits, LimitsPage
 from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile
 from hami_node_agent.adapters.host_folder import HostFolder, LibraryMissingError
-from hami_node_agent.core.grant import ContainerFiles, HostLayout
+from hami_node_agent.core.grant import HostLayout
 from hami_node_agent.core.handed_out import HandedOut, HandedPod
 from node_agent_world import SIMULATED_DRIVER, card_id
 
@@ -57,29 +56,6 @@ def test_the_same_library_is_left_alone(tmp_path: Path, layout: HostLayout) -> N
 def test_without_a_library_there_is_no_start(layout: HostLayout) -> None:
     with pytest.raises(LibraryMissingError, match=r"files\.library_file"):
         HostFolder(layout, "").install("")
-
-
-def container_files(pod_uid: str = "u1", memory_mib: int = 10) -> ContainerFiles:
-    card = CardLimits(uuid=card_id(0), memory_limit_bytes=memory_mib << 20)
-    return ContainerFiles(
-        pod_uid=pod_uid, container="main", page=LimitsPage(region_file="/usr/local/vgpu/r.cache", cards=(card,))
-    )
-
-
-async def test_a_container_s_folder_is_open_and_keeps_what_is_in_it(tmp_path: Path, layout: HostLayout) -> None:
-    folder = HostFolder(layout, "7")
-    folder.install(library(tmp_path, b"one"))
-    await folder.prepare_container(container_files())
-    path = Path(layout.container_dir("u1", "main"))
-    (path / "r.cache").write_bytes(b"x")
-
-    await folder.prepare_container(container_files())
-
-    assert (path / "r.cache").exists()
-    assert path.stat().st_mode & 0o777 == 0o777
-    assert await folder.owners() == {"u1"}
-    await folder.remove_pod("u1")
-    assert not path.exists()
 
 
 async def test_specifications_go_by_pod(tmp_path: Path) -> None:
