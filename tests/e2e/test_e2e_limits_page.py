@@ -56,13 +56,10 @@ async def test_nor_does_an_environment_taken_away(world: World):
 async def test_the_page_says_what_the_pod_was_promised(world: World):
     command = (WORKLOAD, "alloc", "--mib", "10", "--hold-until-signal")
     await world.create_pod("holds", command, gpu=1, gpumem=2000, gpucores=30)
-    path = page_of(world, await world.until_phase("holds", "Running"))
-    found = read(path)
+    found = read(page_of(world, await world.until_phase("holds", "Running")))
     (card,) = found.page.cards
     assert (card.memory_limit_bytes, card.cores_percent) == (2000 * MIB, 30)
     assert (found.page.policy, found.page.control) == (limits_page.Policy.FORCE, limits_page.Control.HELD)
-    await world.delete_pod("holds")
-    await _until_removed(path.parent)
 
 
 async def test_a_change_of_the_page_changes_the_limit(world: World):
@@ -74,13 +71,6 @@ async def test_a_change_of_the_page_changes_the_limit(world: World):
     for memory_mib in (700, 1800):
         await asyncio.to_thread(_change, path, memory_mib)
         await _granted_at_last(world, memory_mib)
-
-
-async def _until_removed(folder: Path) -> None:
-    while True:
-        if not await asyncio.to_thread(folder.exists):
-            return
-        await asyncio.sleep(0.1)
 
 
 async def _granted_at_last(world: World, wanted_mib: int) -> None:
