@@ -127,7 +127,7 @@ def test_what_the_agent_writes_and_names_to_kubelet_has_one_path_in_and_out(
         assert writable_at_its_place(mounts, path), path
     for folder in (*settings.files.nvidia_cdi_dirs, str(Path(settings.kubelet.pod_resources_socket).parent)):
         assert mounts[folder][0] == folder
-    if settings.nvml.driver_root != "/":
+    if settings.nvml.driver_root not in ("", "/"):
         assert mounts[settings.nvml.driver_root] == (settings.nvml.host_driver_root, True)
 
 

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, NoReturn
 
+import msgspec
 import typer
 from hami_chassis.bus import Bus
 from hami_chassis.clock import SystemClock
@@ -26,6 +27,7 @@ from hami_model.device_config import VendorSettings
 from hami_model.errors import HamiError
 from prometheus_client import CollectorRegistry
 
+from hami_node_agent.adapters import doctor_facts
 from hami_node_agent.adapters.bus_events import AllocatingHints, allocating_subject, node_streams
 from hami_node_agent.adapters.card_health import Cards
 from hami_node_agent.adapters.collection import Collection
@@ -51,7 +53,7 @@ from hami_node_agent.adapters.placeholder_handoff import LateBindingHandoff
 from hami_node_agent.adapters.pod_resources import PodResources
 from hami_node_agent.adapters.pods import NodePods, PodPatches, PodSubscriber
 from hami_node_agent.config import EnforcementSettings, NodeAgentSettings, serving_faults
-from hami_node_agent.core import backends, hami_names
+from hami_node_agent.core import backends, doctor, hami_names
 from hami_node_agent.core.driver_spec import beside_cards
 from hami_node_agent.core.entitlement import holders_of
 from hami_node_agent.core.grant import HostLayout, LimitPolicy
@@ -62,6 +64,7 @@ from hami_node_agent.core.outcome import Origin
 from hami_node_agent.metrics import NodeAgentMetrics
 
 WRONG_USE = 2
+NOT_WELL = 1
 
 app = typer.Typer(
     help="Node agent: offers this machine's cards and hands slices of them to containers.",
@@ -118,6 +121,22 @@ def inventory(config: ConfigFile = None, sets: Sets = None) -> None:
     print(register.encode(nvidia.vendor, taken.cards))
     for problem in (*options.warnings, *taken.problems):
         typer.echo(f"hami-node-agent: {problem}", err=True)
+
+
+@app.command(name="doctor")
+def examine_machine(
+    config: ConfigFile = None,
+    sets: Sets = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a finding.")] = False,
+) -> None:
+    """Say what would keep the node-agent from working here, and what to change. Exit status 1: something would."""
+    settings = _settings(config, sets, hami_names.found_in((), os.environ))
+    configure_logging(msgspec.structs.replace(settings.log, level="error"), service="node-agent")
+    findings = doctor.examine(asyncio.run(doctor_facts.gather(settings)), doctor_facts.wishes(settings))
+    for finding in findings:
+        print(msgspec.json.encode(finding).decode() if as_json else doctor.line(finding))
+    raise typer.Exit(0 if doctor.is_well(findings) else NOT_WELL)
 
 
 async def _discovery(settings: NodeAgentSettings, options: NodeOptions) -> Discovery:

@@ -109,6 +109,12 @@ def is_well(findings: Sequence[Finding]) -> bool:
     return not any(finding.verdict == "failure" for finding in findings)
 
 
+def line(finding: Finding) -> str:
+    """For a terminal."""
+    advice = f"\n{'':9}{finding.advice}" if finding.advice else ""
+    return f"{finding.verdict:9}{finding.check}: {finding.found}{advice}"
+
+
 def _kubernetes(view: KubernetesView) -> Finding:
     if view.problem:
         return Finding(
@@ -153,7 +159,7 @@ def _kubelet(facts: MachineFacts) -> Finding:
             check="kubelet",
             verdict="failure",
             found=problem,
-            advice=f"mount kubelet's folder of device plugins at {facts.plugins.path}, or set kubelet.plugins_dir to it",
+            advice=f"mount kubelet's folder of plugins at {facts.plugins.path}, or name it in kubelet.plugins_dir",
         )
     return Finding(check="kubelet", verdict="ok", found=f"it listens in {facts.plugins.path}")
 
@@ -193,8 +199,8 @@ def _driver(facts: MachineFacts, wishes: Wishes) -> Finding:
             check="driver",
             verdict="failure" if wishes.needs_driver else "warning",
             found=facts.driver_problem or "the driver knows no card",
-            advice="NVIDIA's runtime must show all cards to this container (NVIDIA_VISIBLE_DEVICES=all), or the driver's "
-            "root be mounted and named in nvml.driver_root",
+            advice="let NVIDIA's runtime show all cards to this container (NVIDIA_VISIBLE_DEVICES=all), or mount the "
+            "driver's root and name it in nvml.driver_root",
         )
     return Finding(check="driver", verdict="ok", found=f"{len(facts.card_ids)} cards: {', '.join(facts.card_ids)}")
 
@@ -254,7 +260,6 @@ def _book(facts: MachineFacts) -> Finding:
             check="book",
             verdict="failure",
             found=facts.book_problem,
-            advice="start the node-agent that wrote it, or move the file away: what running containers hold is then "
-            "read from their pods",
+            advice="start the node-agent that wrote it; or drain the node of pods with cards and remove the file",
         )
     return Finding(check="book", verdict="ok", found="what was handed out can be read")
