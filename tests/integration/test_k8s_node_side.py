@@ -16,6 +16,7 @@ from hami_node_agent.config import NodeAgentSettings
 from hami_node_agent.config import serving_faults as agent_faults
 from hami_scheduler.config import SchedulerSettings
 from hami_sim.binaries import Binaries
+from hami_sim.controlplane import RestClient
 from hami_webhook.config import WebhookSettings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -174,6 +175,16 @@ def test_only_the_overlay_for_mig_asks_for_power_over_the_system(every: dict[str
         if "SYS_ADMIN" in container["securityContext"]["capabilities"].get("add", [])
     }
     assert asking == {"mig"}
+
+
+@pytest.mark.parametrize("file", sorted((K8S / "examples").rglob("*.yaml")), ids=lambda file: file.name)
+async def test_examples_are_pods_that_the_api_server_takes(file: Path, kube: RestClient, namespace: str) -> None:
+    """Those beside this one run in the local cluster; the ones below need nodes that it has not."""
+    for document in yaml.safe_load_all(file.read_text()):
+        path = {"Pod": f"/api/v1/namespaces/{namespace}/pods"}.get(
+            document["kind"], f"/apis/apps/v1/namespaces/{namespace}/{document['kind'].lower()}s"
+        )
+        await kube.post(path, document, dryRun="All", fieldValidation="Strict")
 
 
 def test_prometheus_operator_finds_every_service(every: dict[str, list[KubernetesObject]]) -> None:
