@@ -177,10 +177,14 @@ def test_only_the_overlay_for_mig_asks_for_power_over_the_system(every: dict[str
     assert asking == {"mig"}
 
 
+def documents(file: Path) -> list[KubernetesObject]:
+    return list(yaml.safe_load_all(file.read_text()))
+
+
 @pytest.mark.parametrize("file", sorted((K8S / "examples").rglob("*.yaml")), ids=lambda file: file.name)
 async def test_examples_are_pods_that_the_api_server_takes(file: Path, kube: RestClient, namespace: str) -> None:
     """Those beside this one run in the local cluster; the ones below need nodes that it has not."""
-    for document in yaml.safe_load_all(file.read_text()):
+    for document in documents(file):
         path = {"Pod": f"/api/v1/namespaces/{namespace}/pods"}.get(
             document["kind"], f"/apis/apps/v1/namespaces/{namespace}/{document['kind'].lower()}s"
         )
