@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import shutil
 import signal
 from collections.abc import AsyncIterator
@@ -69,6 +70,12 @@ async def upgrade(world: World, tmp_path: Path) -> AsyncIterator[Upgrade]:
         await world.cluster.restart_service(AGENT)
 
 
+async def libraries_shown(world: World, pod: str) -> list[str]:
+    """What SHOW_LIBRARY said in its container: SHA-256 of files that are there."""
+    text = await world.kube.get_text(f"{world.pods_path}/{pod}/log")
+    return [line.split()[0] for line in text.splitlines() if re.fullmatch(r"[0-9a-f]{64} .*libvgpu.*", line)]
+
+
 async def library_of_a_new_pod(world: World, name: str) -> str:
     """SHA-256 of what a container that starts now preloads. Kubelet may refuse a pod while its plugin is away."""
     number = 0
@@ -80,9 +87,8 @@ async def library_of_a_new_pod(world: World, name: str) -> str:
             break
         number += 1
     assert found["status"]["phase"] == "Succeeded", found["status"]
-    text = await world.kube.get_text(f"{world.pods_path}/{pod}/log")
-    (line,) = [line for line in text.splitlines() if "libvgpu" in line]
-    return line.split()[0]
+    (shown,) = await libraries_shown(world, pod)
+    return shown
 
 
 def hold(mib: int) -> tuple[str, ...]:
@@ -175,17 +181,15 @@ async def test_a_container_that_starts_again_gets_the_library_that_is_installed_
     await upgrade.forward(AGENT)
     os.kill(process_of(world, 102), signal.SIGTERM)
     assert await world.granted_mib("again") == 900
-    text = await world.kube.get_text(f"{world.pods_path}/again/log")
-    assert [line.split()[0] for line in text.splitlines() if "libvgpu" in line] == [sum_of(upgrade.new_library)]
+    assert await libraries_shown(world, "again") == [sum_of(upgrade.new_library)]
 
 
 async def test_pods_that_come_in_the_midst_of_it_run(world: World, upgrade: Upgrade) -> None:
-    """The one webhook of this cluster is left: while none is there, pods with cards are refused."""
     sizes = {f"p{number}": 1000 + number for number in range(4)}
 
     async def come() -> None:
         for name, size in sizes.items():
             await world.create_pod(name, GROW, gpu=1, gpumem=size)
 
-    await asyncio.gather(come(), upgrade.forward(MONITOR), upgrade.forward("scheduler-0"))
+    await asyncio.gather(come(), upgrade.forward(MONITOR), upgrade.forward("scheduler-0"), upgrade.forward("webhook"))
     assert {name: await world.granted_mib(name) for name in sizes} == sizes
