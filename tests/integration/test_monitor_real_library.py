@@ -58,8 +58,8 @@ async def test_what_is_told_equals_the_books_of_the_driver(node: SimulatedNode, 
         assert found["hami_slice_memory_limit_bytes", "a", CARDS[0]] == 4000 * MIB
         assert found["hami_slice_memory_promised_bytes", "idle", CARDS[1]] == 1000 * MIB
         assert used("idle", 1) not in found
-        assert found["hami_card_processes", CARDS[0], "pod"] == 2
-        assert found["hami_card_processes", CARDS[0], "other"] == 0
+        assert found["hami_card_processes", CARDS[0], "slice"] == 2
+        assert found["hami_card_processes", CARDS[0], "host"] == 0
 
         usage = events.decode((await subscription.next_msg(timeout=30)).data)
         assert isinstance(usage, events.UsageSampled)
@@ -173,7 +173,7 @@ async def test_a_process_without_the_library_is_told_of(node: SimulatedNode, kub
         of_a, of_b = (metric, "a", CARDS[0]), (metric, "b", CARDS[1])
         found = await monitor.until(lambda series: {of_a, of_b} <= series.keys())
         assert {key: value for key, value in found.items() if key[0] == metric} == {of_a: 1, of_b: 1}
-        assert found["hami_card_processes", CARDS[1], "pod"] == 2
+        assert found["hami_card_processes", CARDS[1], "slice"] == 2
         by_pid: dict[int, events.SliceNotEnforced] = {}
         while len(by_pid) < 2:
             event = events.decode((await told.next_msg(timeout=30)).data)
