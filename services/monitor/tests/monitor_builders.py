@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from hami_model import device_config, kube
+from hami_model.limits_page import LimitsPage
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
 from hami_monitor.core.host import HostCard, HostProcess, HostReading
 from hami_monitor.core.pods import MonitoredPod, monitored_pod
@@ -211,6 +212,7 @@ def sample(
     *,
     traces: Mapping[int, ProcessTrace] | None = None,
     suspected: Collection[ProcessKey] = (),
+    pages: Mapping[FolderOwner, LimitsPage] | None = None,
     suspected_out_of_band: Collection[ProcessKey] = (),
 ) -> Sample:
     return take_sample(
@@ -221,5 +223,6 @@ def sample(
         host=HostReading(cards=tuple(cards), problem=problem),
         traces=traces or {pid: trace_of(owner, pid) for pid, owner in (owners or {}).items()},
         suspected=suspected,
+        pages=pages or {},
         suspected_out_of_band=suspected_out_of_band,
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import pytest
+from hami_model.limits_page import Control, LimitsPage
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
 from hami_monitor.core.enforcement import owner_of_process
 from hami_monitor.core.host import HostProcess
@@ -38,6 +41,7 @@ def seen(
     of: MonitoredPod | None = None,
     suspected: bool = True,
     began: int = BEGAN,
+    pages: Mapping[FolderOwner, LimitsPage] | None = None,
 ) -> Sample:
     """A sample with process 4242 on card A, that was suspected in the one before."""
     return sample(
@@ -46,6 +50,7 @@ def seen(
         [host_card(CARD_A, 0, HostProcess(pid=PID, memory_used_bytes=7)), host_card(CARD_B, 1)],
         traces={PID: trace} if trace is not None else {},
         suspected=[ProcessKey(PID, began)] if suspected else [],
+        pages=pages,
     )
 
 
@@ -95,7 +100,26 @@ def test_who_has_no_slot_is_told_of_with_the_reason(found: FolderReading, reason
 
 def test_a_container_that_was_opted_out_is_told_as_such() -> None:
     of = pod(opted_out=["main"])
-    assert reasons(seen(trace_of(MAIN, PID), folder(), of=of)) == [("main", "opted-out")]
+    found = seen(trace_of(MAIN, PID), folder(), of=of)
+    assert reasons(found) == [("main", "opted-out")]
+    assert [process.control_from for process in found.enforcement.unheld] == ["pod"]
+
+
+@pytest.mark.parametrize(
+    ("control", "opted_out", "reason"),
+    [
+        pytest.param(Control.HELD, ["main"], "no-region", id="the operator did not allow it"),
+        pytest.param(Control.DISABLED, [], "opted-out", id="switched off since"),
+        pytest.param(Control.HELD, [], "no-region", id="held"),
+    ],
+)
+def test_where_there_is_a_limits_page_it_alone_says_whether_the_library_holds(
+    control: Control, opted_out: list[str], reason: str
+) -> None:
+    page = LimitsPage(region_file="/a.cache", cards=(), control=control)
+    found = seen(trace_of(MAIN, PID), folder(), of=pod(opted_out=opted_out), pages={MAIN: page})
+    assert reasons(found) == [("main", reason)]
+    assert [process.control_from for process in found.enforcement.unheld] == ["page"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from hami_model import events
-from hami_monitor.core.container_folder import FolderReading
+from hami_model.limits_page import LimitsPage
+from hami_monitor.core.container_folder import FolderOwner, FolderReading
 from hami_monitor.core.host import HostProcess, HostReading
 from hami_monitor.core.pods import MonitoredPod
 from hami_monitor.core.process_trace import ProcessTrace
@@ -39,6 +40,11 @@ class Owners:
     def trace(self, pids: Iterable[int], folders: Iterable[FolderReading]) -> Mapping[int, ProcessTrace]:
         self.asked.append(set(pids))
         return {pid: trace_of(found.owner, pid) for pid in self.asked[-1] for found in folders}
+
+
+class NoPages:
+    def pages(self, _owners: Iterable[FolderOwner]) -> Mapping[FolderOwner, LimitsPage]:
+        return {}
 
 
 class Driver:
@@ -82,6 +88,7 @@ class Watched:
             node=NODE,
             period_seconds=PERIOD_SECONDS,
             regions=self.regions,
+            pages=NoPages(),
             owners=self.owners,
             pods=self.pods,
             pods_known=self.pods_known,

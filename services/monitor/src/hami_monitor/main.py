@@ -124,6 +124,7 @@ async def build(settings: MonitorSettings, stack: AsyncExitStack) -> Sequence[Ro
         period_seconds=period_seconds,
         regions=regions,
         owners=ProcProcesses(),
+        pages=LimitsPages(vgpu / "limits"),
         pods=pods,
         pods_known=pods.synced,
         host=host,

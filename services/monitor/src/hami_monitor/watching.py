@@ -13,6 +13,7 @@ from threading import Thread
 from hami_chassis.clock import Clock
 from hami_chassis.log import get_logger
 from hami_model import events
+from hami_model.limits_page import LimitsPage
 
 from hami_monitor.core.announcements import enforcement_events, out_of_band_events, usage_events
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
@@ -20,7 +21,7 @@ from hami_monitor.core.host import HostReading
 from hami_monitor.core.process_trace import ProcessKey, ProcessTrace
 from hami_monitor.core.sample import Sample, take_sample
 from hami_monitor.metrics import MonitorMetrics
-from hami_monitor.ports import EventSink, HostSource, OwnerSource, PodSource, RegionSource
+from hami_monitor.ports import EventSink, HostSource, OwnerSource, PageSource, PodSource, RegionSource
 
 log = get_logger("watching")
 
@@ -101,6 +102,7 @@ class Sampler:
         period_seconds: float,
         regions: RegionSource,
         owners: OwnerSource,
+        pages: PageSource,
         pods: PodSource,
         pods_known: asyncio.Event,
         host: HostWatch,
@@ -114,6 +116,7 @@ class Sampler:
         self._period_seconds = period_seconds
         self._regions = regions
         self._owners = owners
+        self._pages = pages
         self._pods = pods
         self._pods_known = pods_known
         self._host = host
@@ -139,7 +142,7 @@ class Sampler:
         host = self._host.latest()
         pids = {process.pid for card in host.cards for process in card.processes or ()}
         began = self._clock.monotonic()
-        folders, traces = await asyncio.to_thread(self._read, pids)
+        folders, traces, pages = await asyncio.to_thread(self._read, pids)
         sample = take_sample(
             node=self._node,
             at_seconds=self._clock.now().timestamp(),
@@ -148,6 +151,7 @@ class Sampler:
             host=host,
             traces=traces,
             suspected=self.last.enforcement.suspects if self.last is not None else (),
+            pages=pages,
             suspected_out_of_band=self.last.out_of_band.suspects if self.last is not None else (),
         )
         self._metrics.sample_seconds.observe(self._clock.monotonic() - began)
@@ -177,9 +181,11 @@ class Sampler:
                 waiter.cancel()
             await asyncio.gather(*waiters, return_exceptions=True)
 
-    def _read(self, pids: set[int]) -> tuple[tuple[FolderReading, ...], Mapping[int, ProcessTrace]]:
+    def _read(
+        self, pids: set[int]
+    ) -> tuple[tuple[FolderReading, ...], Mapping[int, ProcessTrace], Mapping[FolderOwner, LimitsPage]]:
         folders = self._regions.scan()
-        return folders, self._owners.trace(pids, folders)
+        return folders, self._owners.trace(pids, folders), self._pages.pages(folder.owner for folder in folders)
 
     def _log_unheld(self, found: tuple[events.SliceNotEnforced, ...]) -> None:
         for event in found:
@@ -191,6 +197,7 @@ class Sampler:
                 pid=event.pid,
                 process=event.process,
                 reason=event.reason,
+                control_from=event.control_from,
             )
 
     def _log_out_of_band(self, found: tuple[events.OutOfBandUser, ...]) -> None:

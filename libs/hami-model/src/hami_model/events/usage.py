@@ -71,6 +71,9 @@ class SliceNotEnforced(Event, frozen=True, kw_only=True, tag="io.hami.usage.slic
     reason: str
     """One of: opted-out (the pod's specification switches the library off), no-region (the library never ran in the
     container, or its region is gone), region-unreadable, no-slot (the library ran there, but not in this process)."""
+    control_from: str = ""
+    """Who said whether a library holds the container: page (its limits page), pod (its specification, where it has no
+    page)."""
     cards: tuple[CardMemory, ...]
 
     @property

@@ -75,7 +75,8 @@ def detail(event: events.Event) -> str:
         case events.CardHealthChanged():
             added = f"{event.card_id} {'healthy' if event.healthy else 'unhealthy'} {event.cause}"
         case events.SliceNotEnforced():
-            added = f"{event.container} process {event.process} ({event.pid}): {event.reason}"
+            said_by = f", by its {event.control_from}" if event.reason == "opted-out" and event.control_from else ""
+            added = f"{event.container} process {event.process} ({event.pid}): {event.reason}{said_by}"
         case events.OutOfBandUser():
             whose = f"pod {event.pod.namespace}/{event.pod.name}" if event.pod is not None else event.user
             added = (

@@ -11,11 +11,12 @@ from hami_chassis.log import get_logger
 from hami_model import limits_page
 from hami_model.limits_page import LimitsPage
 
-from hami_monitor.adapters.untrusted_files import FOLDER, TRUSTED_FOLDER, opened, read_at
+from hami_monitor.adapters.untrusted_files import FOLDER, TRUSTED_FOLDER, opened
 from hami_monitor.core.container_folder import FolderOwner, folder_name
 
 PAGE: Final = "page"
 _MORE_THAN_A_PAGE: Final = 8192
+_SEQUENCE_END: Final = 24
 _TRIES: Final = 3
 """A change under way takes a moment."""
 
@@ -28,6 +29,7 @@ class LimitsPages:
     def __init__(self, limits: Path) -> None:
         self._limits = limits
         self._problems: dict[FolderOwner, str] = {}
+        self._decoded: dict[FolderOwner, tuple[bytes, LimitsPage]] = {}
 
     def pages(self, owners: Iterable[FolderOwner]) -> dict[FolderOwner, LimitsPage]:
         """Of those that have one; a bad one is logged once, and is none."""
@@ -37,7 +39,7 @@ class LimitsPages:
             with opened(self._limits, TRUSTED_FOLDER) as limits:
                 for owner in owners:
                     try:
-                        found[owner] = _page(limits, owner)
+                        found[owner] = self._page(limits, owner)
                     except FileNotFoundError:
                         continue
                     except (OSError, limits_page.MalformedLimitsPage) as error:
@@ -48,17 +50,26 @@ class LimitsPages:
             if self._problems.get(owner) != problem:
                 log.warning("limits-page-unreadable", pod_uid=owner.pod_uid, container=owner.container, problem=problem)
         self._problems = problems
+        self._decoded = {owner: self._decoded[owner] for owner in found}
         return found
 
-
-def _page(limits: int, owner: FolderOwner) -> LimitsPage:
-    with (
-        opened(folder_name(owner), FOLDER, limits) as folder,
-        opened(PAGE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, folder) as file,
-    ):
-        for _ in range(_TRIES):
-            data = read_at(file, 0, _MORE_THAN_A_PAGE)
-            page = limits_page.decode(data)
-            if limits_page.sequence_of(data) % 2 == 0:
-                break
+    def _page(self, limits: int, owner: FolderOwner) -> LimitsPage:
+        with (
+            opened(folder_name(owner), FOLDER, limits) as folder,
+            opened(PAGE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, folder) as file,
+        ):
+            data = _settled(file)
+        known = self._decoded.get(owner)
+        if known is not None and known[0] == data:
+            return known[1]
+        page = limits_page.decode(data)
+        self._decoded[owner] = (data, page)
         return page
+
+
+def _settled(file: int) -> bytes:
+    for _ in range(_TRIES):
+        data = os.pread(file, _MORE_THAN_A_PAGE, 0)
+        if len(data) < _SEQUENCE_END or limits_page.sequence_of(data) % 2 == 0:
+            break
+    return data

@@ -47,6 +47,7 @@ def enforcement_events(
                 began_at_ticks=process.key.began_at_ticks,
                 process=process.name,
                 reason=process.reason,
+                control_from=process.control_from,
                 cards=tuple(
                     events.CardMemory(card_id=card_id, memory_used_bytes=used)
                     for card_id, used in process.memory_bytes.items()

@@ -16,7 +16,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
+from hami_model import limits_page
 from hami_model.events.parts import PodRef
+from hami_model.limits_page import LimitsPage
 
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
 from hami_monitor.core.host import HostCard, HostProcess
@@ -25,6 +27,9 @@ from hami_monitor.core.process_trace import ProcessKey, ProcessTrace
 from hami_monitor.core.region import RegionProcess
 
 Reason = Literal["opted-out", "no-region", "region-unreadable", "no-slot"]
+ControlFrom = Literal["page", "pod"]
+"""What said whether the library holds a container: the container's limits page or, where it has none, its
+specification."""
 _VENDOR: Final = "NVIDIA"
 _NO_FOLDER: Final = FolderReading(owner=FolderOwner(pod_uid="", container=""))
 
@@ -38,6 +43,7 @@ class UnheldProcess(msgspec.Struct, frozen=True, kw_only=True):
     container: str
     """Empty: one of several, it cannot be told which."""
     reason: Reason
+    control_from: ControlFrom
     memory_bytes: dict[str, int | None]
     """By card; None: the driver does not say."""
 
@@ -78,8 +84,10 @@ def judge(
     cards: Iterable[HostCard],
     traces: Mapping[int, ProcessTrace],
     suspected: Container[ProcessKey],
+    pages: Mapping[FolderOwner, LimitsPage],
 ) -> Enforcement:
-    """`pods` by the UID that kubelet knows, `traces` by pid on the host, `suspected` by the sample before."""
+    """`pods` by the UID that kubelet knows, `traces` by pid on the host, `suspected` by the sample before; `pages`: of
+    the containers that have a limits page."""
     by_owner = {folder.owner: folder for folder in folders}
     found = []
     for pid, on_cards in sorted(_cards_by_pid(cards).items()):
@@ -91,7 +99,8 @@ def judge(
         holding = [one for one in pod.containers if owner.container in ("", one.name) and _is_for_the_library(one)]
         if not holding:
             continue
-        readings = [by_owner.get(FolderOwner(pod_uid=owner.pod_uid, container=one.name), _NO_FOLDER) for one in holding]
+        owners = [FolderOwner(pod_uid=owner.pod_uid, container=one.name) for one in holding]
+        readings = [by_owner.get(one, _NO_FOLDER) for one in owners]
         if any(_is_slot_of(slot, trace) for slot in _slots(readings)):
             continue
         found.append(
@@ -100,7 +109,10 @@ def judge(
                 name=trace.name,
                 pod=pod.ref,
                 container=holding[0].name if len(holding) == 1 else "",
-                reason=_reason(holding, readings),
+                reason=_reason(
+                    all(_is_opted_out(one, pages.get(of)) for one, of in zip(holding, owners, strict=True)), readings
+                ),
+                control_from="page" if any(of in pages for of in owners) else "pod",
                 memory_bytes={card_id: process.memory_used_bytes for card_id, process in on_cards},
             )
         )
@@ -135,8 +147,13 @@ def _is_slot_of(slot: RegionProcess, trace: ProcessTrace) -> bool:
     return same_pid and slot.began_at_ticks in (0, trace.key.began_at_ticks)
 
 
-def _reason(holding: Iterable[MonitoredContainer], readings: Iterable[FolderReading]) -> Reason:
-    if all(container.is_opted_out for container in holding):
+def _is_opted_out(container: MonitoredContainer, page: LimitsPage | None) -> bool:
+    """What was handed out holds, whatever the specification asks for."""
+    return container.is_opted_out if page is None else page.control is limits_page.Control.DISABLED
+
+
+def _reason(is_opted_out: bool, readings: Iterable[FolderReading]) -> Reason:
+    if is_opted_out:
         return "opted-out"
     readings = tuple(readings)
     if any(reading.region is not None for reading in readings):

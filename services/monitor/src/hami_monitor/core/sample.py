@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 from hami_model.cards import ContainerKind
 from hami_model.events.parts import PodRef
 from hami_model.ids import CardId
+from hami_model.limits_page import LimitsPage
 
 from hami_monitor.core.card_users import CardUser, OutOfBand, out_of_band, users_of
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
@@ -94,9 +96,10 @@ def take_sample(
     traces: Mapping[int, ProcessTrace],
     suspected: Collection[ProcessKey] = (),
     suspected_out_of_band: Collection[ProcessKey] = (),
+    pages: Mapping[FolderOwner, LimitsPage] = MappingProxyType({}),
 ) -> Sample:
     """`traces`: what the kernel tells of the cards' processes, by their pid on the host; `suspected...`: by the sample
-    before."""
+    before; `pages`: of the containers that have a limits page."""
     pods = without_impostors(pods)
     folders = tuple(folders)
     by_uid = {pod.kubelet_uid: pod for pod in pods}
@@ -125,7 +128,9 @@ def take_sample(
         host_problem=host.problem,
         folder_states=dict(Counter(_state(folder, by_uid.keys(), live.keys()) for folder in folders)),
         implausible=joined.implausible,
-        enforcement=judge(pods=by_uid, folders=folders, cards=host.cards, traces=traces, suspected=suspected),
+        enforcement=judge(
+            pods=by_uid, folders=folders, cards=host.cards, traces=traces, suspected=suspected, pages=pages
+        ),
         out_of_band=out_of_band(((card, users[card.id]) for card in host.cards), traces, suspected_out_of_band),
     )
 
