@@ -65,7 +65,8 @@ SERVICES: Final = (
             Section(
                 "HAMi's names",
                 "With `metrics.hami_names`. Labels and values as HAMi's monitor has them: `_ratio` is a percentage, "
-                "and may pass 100 where processes are summed. Init containers have series too, finished pods none.",
+                "and may pass 100 where processes are summed. Init containers have series too, finished pods none, "
+                "and what a container wrote in place of a card's id is no label.",
                 _monitor("hami"),
             ),
             Section("HAMi's legacy names", "With `metrics.hami_legacy_names` as well.", _monitor("hami-legacy")),
