@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "json.h"
 
@@ -311,12 +312,22 @@ static bool parse_index(const char *token, unsigned *index) {
     return *end == '\0' && value < SIM_MAX_CARDS;
 }
 
+/* Whether the container runtime made the card's device file; any file stands for it. */
+static bool has_node(unsigned index) {
+    char path[64];
+    snprintf(path, sizeof path, "/dev/nvidia%u", index);
+    return access(path, F_OK) == 0;
+}
+
 unsigned sim_visible_to_nvml(const struct sim_description *d, unsigned cards[SIM_MAX_CARDS]) {
     const char *setting = getenv("HAMI_SIM_VISIBLE_DEVICES");
     bool shown[SIM_MAX_CARDS] = {false};
     unsigned count = 0;
     if (setting == NULL || strcmp(setting, "all") == 0) {
         memset(shown, 1, sizeof shown);
+    } else if (strcmp(setting, "nodes") == 0) {
+        for (unsigned i = 0; i < d->card_count; i++)
+            shown[i] = has_node(i);
     } else {
         char list[4096];
         snprintf(list, sizeof list, "%s", setting);

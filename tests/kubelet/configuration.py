@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from places import (
+from node_places import (
     ADDRESS,
     CDI_FOLDER,
     CONTAINERD_SOCKET,
@@ -97,7 +97,11 @@ def nvidia_specification(card_ids: list[str], libraries: list[Path], library_fol
     """What `nvidia-ctk cdi generate` would write for the simulated driver: a device node for each card, and the
     libraries; /dev/null stands in for the nodes."""
     general = {
-        "env": [f"HAMI_SIM_DRIVER={folders.driver}", f"HAMI_SIM_STATE={folders.driver_state}"],
+        "env": [
+            f"HAMI_SIM_DRIVER={folders.driver}",
+            f"HAMI_SIM_STATE={folders.driver_state}",
+            "HAMI_SIM_VISIBLE_DEVICES=nodes",
+        ],
         "deviceNodes": [_device_node("/dev/nvidiactl")],
         "mounts": [
             *(_mount(file, library_folder / file.name, "ro") for file in libraries),

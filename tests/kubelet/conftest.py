@@ -18,9 +18,9 @@ from hami_sim.testing import run_outside_loop
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from node import Node
-from places import FOLDER_VARIABLE, Folders
-from world import World
+from kubelet_world import World
+from node_places import FOLDER_VARIABLE, Folders
+from real_node import Node
 
 TEST_SECONDS = 300
 """For one test, the cluster's start included; a machine that also compiles is slow."""

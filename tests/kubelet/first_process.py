@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from places import ADDRESS, CDI_FOLDER, KUBELET_FOLDER, Folders
+from node_places import ADDRESS, CDI_FOLDER, KUBELET_FOLDER, Folders
 
 EMPTY_FOLDERS = ("/run", "/var/log")
 """Sockets, network namespaces, CDI specifications; logs of pods."""

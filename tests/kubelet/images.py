@@ -15,6 +15,9 @@ BUSYBOX = Path("/bin/busybox")
 COMMANDS = ("sh", "cat", "env", "sleep", "true", "false", "ls", "echo", "kill", "ps", "grep", "touch", "test", "id")
 """Names by which busybox is called in the image."""
 
+SHOWN = Path(__file__).with_name("shown.sh")
+"""Does what NVIDIA's runtime would do with its variable, where there is no such runtime."""
+
 Tree = Mapping[str, Path | str]
 """By path in the image: a file of this machine, or the target of a link."""
 
@@ -30,7 +33,7 @@ def workload_image(name: str, programs: Sequence[Path], libraries: Sequence[Path
     """busybox and our programs, with this machine's libc for them and for what is mounted into containers."""
     tree: dict[str, Path | str] = {"bin/busybox": BUSYBOX}
     tree |= {f"bin/{command}": "busybox" for command in COMMANDS}
-    for program in programs:
+    for program in (*programs, SHOWN):
         tree[f"bin/{program.name}"] = program
     for file in [*programs, *libraries]:
         for needed in needed_libraries(file):

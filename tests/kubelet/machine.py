@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from places import CONTROL_GROUP
+from node_places import CONTROL_GROUP
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 KERNEL_SETTINGS = (

@@ -1,4 +1,4 @@
-"""Runs the tests with a real kubelet and containerd: `run.py [pytest arguments]`.
+"""Runs the tests with a real kubelet and containerd: `run.py [options of pytest, such as -k]`.
 
 The node is a set of namespaces (mounts, processes, network, IPC, host name) of its own on this machine; the control
 plane and the tests run inside too. When its first process ends, the kernel ends every other one of it and drops its
@@ -33,7 +33,7 @@ from machine import (
     restore_kernel_settings,
     store_kernel_settings,
 )
-from places import FOLDER_VARIABLE, KUBELET_FOLDER
+from node_places import FOLDER_VARIABLE, KUBELET_FOLDER
 
 SKIPPED = 77
 INTERRUPTED = 130
@@ -63,7 +63,7 @@ def main() -> int:
             install_missing(PROGRAMS, say)
             obtain_binaries(say)
             obtain_containerd(say)
-            return run_tests(sys.argv[1:] or [str(HERE)])
+            return run_tests(sys.argv[1:])
     except (NotANodeError, PackageUnavailableError, BinariesUnavailableError) as error:
         say("this machine cannot be a node")
         print(error, flush=True)
@@ -103,9 +103,9 @@ def _inside(folder: Path, arguments: list[str]) -> int:
     """pytest's exit status. The namespaces end with this process, however it ends."""
     command = ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"]
     first = [sys.executable, str(HERE / "first_process.py"), str(folder)]
-    tests = [sys.executable, "-u", "-m", "pytest", "-v", "-s", "--tb=short", "--durations=0", *arguments]
+    tests = [sys.executable, "-u", "-m", "pytest", "-v", "-s", "--tb=short", "--durations=0", str(HERE)]
     environment = os.environ | {FOLDER_VARIABLE: str(folder)}
-    node = subprocess.Popen([*command, *first, *tests], env=environment, preexec_fn=_end_with_parent)  # noqa: PLW1509
+    node = subprocess.Popen([*command, *first, *tests, *arguments], env=environment, preexec_fn=_end_with_parent)  # noqa: PLW1509
     try:
         return node.wait()
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hami_sim.binaries import BinariesUnavailableError, find_binaries
 from hami_sim.binaries.build import build
-from hami_sim.binaries.cache import ETCD, KUBERNETES, Recipe
+from hami_sim.binaries.cache import CONTAINERD, ETCD, KUBERNETES, Recipe
 
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd")
 
@@ -92,6 +92,11 @@ def test_without_go_the_build_says_what_to_install(monkeypatch: pytest.MonkeyPat
 def test_the_pinned_versions_are_read_from_the_module_files() -> None:
     assert KUBERNETES.version() == "v1.37.2"
     assert ETCD.version() == "v3.6.16"
+    assert CONTAINERD.version() == "v2.4.2"
+
+
+def test_several_packages_are_named_as_their_programs() -> None:
+    assert tuple(package.rpartition("/")[2] for package in CONTAINERD.packages) == CONTAINERD.program_names
 
 
 def test_a_changed_source_gets_another_folder(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import configuration
+import grpc
 from hami_sim.binaries.containerd import ContainerdBinaries
 from hami_sim.cluster import LocalCluster
 from hami_sim.cluster.artefacts import find_artefacts
@@ -21,10 +22,13 @@ from hami_sim.cluster.profile import CardGroup, NodeGroup, NodePlan
 from hami_sim.cluster.service_spec import ServiceSpec, merged
 from hami_sim.cluster.services import kubeconfig_of, program
 from hami_sim.loopback_ports import LOOPBACK, choose_free_ports
-from places import (
+from kubelet_api import podresources_v1_pb2
+from kubelet_api.podresources_v1_pb2_grpc import PodResourcesListerStub
+from node_places import (
     ADDRESS,
     CDI_FOLDER,
     CONTAINERD_SOCKET,
+    KUBELET_FOLDER,
     NODE,
     PAUSE_IMAGE,
     WORKLOAD_IMAGE,
@@ -33,6 +37,7 @@ from places import (
 
 from images import library_folder, pause_image, workload_image
 
+POD_RESOURCES = KUBELET_FOLDER / "pod-resources" / "kubelet.sock"
 CARDS = 4
 CARD_MEMORY_MIB = 40960
 SPLIT_COUNT = 10
@@ -90,14 +95,14 @@ class Node:
         progress("starting the monitor")
         await self.launch(self.monitor)
         progress("waiting until the kubelet offers the slices")
-        await self.until_allocatable(CARDS * SPLIT_COUNT)
+        await self.until_offered()
 
     async def start_what_ended(self) -> None:
         """After a test that ended something."""
         for spec in (self.kubelet, self.agent, self.monitor):
             if not self.cluster.runner.is_alive(spec.name):
                 await self.launch(spec)
-        await self.until_allocatable(CARDS * SPLIT_COUNT)
+        await self.until_offered()
 
     async def stop_all(self) -> None:
         """What still runs of the node's programs."""
@@ -135,21 +140,37 @@ class Node:
             assert time.monotonic() < deadline, found.log_tail()
             await asyncio.sleep(POLL_SECONDS)
 
-    async def until_allocatable(self, count: int) -> JsonObject:
-        """The Node object once the kubelet offers so many slices, by what is still free."""
+    async def until_offered(self) -> None:
+        """Returns when the kubelet that runs now has every slice from an agent, and the node object says so too."""
+        wanted = CARDS * SPLIT_COUNT
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (known := await self._offered()) != wanted:
+            assert time.monotonic() < deadline, f"the kubelet knows {known} of {wanted} slices"
+            await asyncio.sleep(POLL_SECONDS)
         async with self.cluster.client() as client:
-            return await client.wait_until(
+            await client.wait_until(
                 f"/api/v1/nodes/{NODE}",
-                lambda node: node is not None and node["status"]["allocatable"].get("nvidia.com/gpu") == str(count),
+                lambda node: node is not None and node["status"]["allocatable"].get("nvidia.com/gpu") == str(wanted),
                 timeout_seconds=PATIENCE_SECONDS,
             )
+
+    async def _offered(self) -> int:
+        """Healthy slices by the kubelet's own word; the node object may be a former kubelet's."""
+        async with grpc.aio.insecure_channel(f"unix:{POD_RESOURCES}") as channel:
+            try:
+                answer = await PodResourcesListerStub(channel).GetAllocatableResources(
+                    podresources_v1_pb2.AllocatableResourcesRequest(), timeout=PATIENCE_SECONDS
+                )
+            except grpc.aio.AioRpcError:
+                return 0
+        return sum(len(held.device_ids) for held in answer.devices if held.resource_name == "nvidia.com/gpu")
 
     async def use_handoff(self, mode: str) -> None:
         """The node-agent again with another hand-off."""
         await self.stop(self.agent)
         self.agent = _with_settings(self.agent, {"handoff": {"mode": mode}})
         await self.launch(self.agent)
-        await self.until_allocatable(CARDS * SPLIT_COUNT)
+        await self.until_offered()
 
     def ctr(self, *arguments: str) -> str:
         """Raises CalledProcessError."""

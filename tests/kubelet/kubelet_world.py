@@ -11,15 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from hami_model import allocations
 from hami_sim.controlplane import RestClient
-from node import Node
-from places import CDI_FOLDER, NODE, WORKLOAD_IMAGE
+from node_places import CDI_FOLDER, NODE, WORKLOAD_IMAGE
+from prometheus_client.parser import text_string_to_metric_families
+from real_node import Node
 
 Json = dict[str, Any]
 WORKLOAD = "vgpu-workload"
 HOLD = (WORKLOAD, "alloc", "--mib", "100", "--hold-until-signal")
+GROW = (WORKLOAD, "over-alloc")
 LOCK = "hami.io/mutex.lock"
-PHASE = "hami.io/bind-phase"
+REGISTER = "hami.io/node-nvidia-register"
+SHOWN = "shown.sh"
+"""In front of commands of containers whose cards are shown by variable."""
+ALLOCATED = "hami.io/vgpu-devices-allocated"
 ENDS = ("Succeeded", "Failed")
 PATIENCE_SECONDS = 120.0
 POLL_SECONDS = 0.1
@@ -67,8 +73,14 @@ class World:
             },
         }
         if self.driver_by_host_path:
+            for one in (*containers, *init):
+                one["command"] = list(self.shown(one["command"]))
             _mount_driver(body, self.node)
         return await self.kube.post(self.pods_path, body)
+
+    def shown(self, command: tuple[str, ...]) -> tuple[str, ...]:
+        """The command as it is to be run in a container."""
+        return (SHOWN, *command) if self.driver_by_host_path else command
 
     async def pod(self, name: str) -> Json:
         return await self.kube.get(f"{self.pods_path}/{name}")
@@ -91,6 +103,10 @@ class World:
     async def until_running(self, *names: str) -> list[Json]:
         """The pods once all their containers run."""
         return [await self.until_pod(name, _all_run) for name in names]
+
+    async def until_init_running(self, name: str) -> Json:
+        """The pod once its first init container runs."""
+        return await self.until_pod(name, _init_runs)
 
     async def until_restarted(self, name: str, count: int) -> Json:
         """The pod once its first container runs after so many restarts."""
@@ -130,6 +146,24 @@ class World:
         done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
         return done.stdout if done.returncode == 0 else f"{done.stdout}{done.stderr}"
 
+    async def said(self, name: str, *command: str) -> list[Json]:
+        """The JSON lines of a command that is run in the container."""
+        text = await self.execute(name, *self.shown(command))
+        lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        assert lines, text
+        return lines
+
+    async def devices(self, name: str) -> list[Json]:
+        """What a process in the container sees of its cards."""
+        return [line for line in await self.said(name, WORKLOAD, "info") if line["event"] == "device"]
+
+    async def granted_mib(self, name: str) -> int:
+        """What an over-alloc workload got before it was refused."""
+        await self.until_phase(name, "Succeeded")
+        (said,) = await self.output(name)
+        assert (said["event"], said["code"]) == ("refused", 2)
+        return int(said["granted_mib"])
+
     async def environment(self, name: str, container_name: str = "main") -> dict[str, str]:
         said = await self.execute(name, "env", container_name=container_name)
         return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
@@ -157,11 +191,40 @@ class World:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    def register(self, node: Json) -> list[Json]:
+        """The cards as the agent published them."""
+        cards: list[Json] = json.loads(node["metadata"]["annotations"][REGISTER])
+        return cards
+
+    def allocated(self, pod: Json) -> list[tuple[int, str, int, int]]:
+        """Position of the container, card, MiB and percent of each slice that the pod was given."""
+        slots = allocations.decode(pod["metadata"]["annotations"][ALLOCATED])
+        return [
+            (position, str(piece.card_id), piece.memory_mib, piece.cores_percent)
+            for position, slot in enumerate(slots)
+            for piece in slot
+        ]
+
+    async def until_unlocked(self) -> None:
+        """Returns when nobody holds the node's lock."""
+        await self.kube.wait_until(
+            f"/api/v1/nodes/{NODE}",
+            lambda node: node is not None and LOCK not in node["metadata"]["annotations"],
+            timeout_seconds=PATIENCE_SECONDS,
+        )
+
     def left_of(self, uid: str) -> list[Path]:
         """What the node still has of a pod: specifications, folders, limits."""
         vgpu = self.node.folders.hook / "vgpu"
         places = (CDI_FOLDER, vgpu / "containers", vgpu / "limits")
         return [path for place in places if place.is_dir() for path in place.iterdir() if uid in path.name]
+
+    async def until_left_of(self, uid: str, *, without: str) -> None:
+        """Returns when nothing of a pod is in the folder of that name."""
+        while True:
+            if all(path.parent.name != without for path in self.left_of(uid)):
+                return
+            await asyncio.sleep(POLL_SECONDS)
 
     async def until_nothing_left_of(self, uid: str) -> None:
         """The test's own time limit bounds it."""
@@ -170,17 +233,29 @@ class World:
                 return
             await asyncio.sleep(POLL_SECONDS)
 
-    async def metrics(self, url: str) -> str:
+    async def until_slice(self, pod: str, name: str, condition: Callable[[float], bool]) -> dict[str, float]:
+        """The monitor's values of a pod's one slice by metric, once that one is as wanted."""
+        while True:
+            text = await self._metrics(self.node.monitor_url)
+            samples = [
+                sample
+                for family in text_string_to_metric_families(text)
+                for sample in family.samples
+                if sample.labels.get("pod") == pod and sample.labels.get("namespace") == self.namespace
+            ]
+            values = {sample.name: sample.value for sample in samples}
+            if name in values and condition(values[name]):
+                return values
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _metrics(self, url: str) -> str:
         async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
             return await response.text()
 
-    async def until_metrics(self, url: str, condition: Callable[[str], bool]) -> str:
-        """What /metrics shows once the condition holds; the test's own time limit bounds it."""
-        while True:
-            text = await self.metrics(url)
-            if condition(text):
-                return text
-            await asyncio.sleep(POLL_SECONDS)
+
+def _init_runs(pod: Json) -> bool:
+    """Whether its first init container does."""
+    return any("running" in one["state"] for one in pod["status"].get("initContainerStatuses", [])[:1])
 
 
 def _all_run(pod: Json) -> bool:
