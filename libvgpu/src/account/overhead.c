@@ -31,14 +31,14 @@ void vgi_overhead_begin(CUdevice device, enum vgi_kind kind, struct vgi_overhead
             overhead->told = atomic_load(&context_sizes[overhead->card]);
     }
     if (overhead->told == 0)
-        vgi_read_usage((unsigned)overhead->card, &overhead->before);
+        vgi_read_usage((unsigned)overhead->card, NULL, &overhead->before);
 }
 
 static uint64_t measure(const struct vgi_overhead *overhead) {
     static int said;
     struct vgi_usage after;
     uint64_t bytes = 0;
-    vgi_read_usage((unsigned)overhead->card, &after);
+    vgi_read_usage((unsigned)overhead->card, &overhead->before, &after);
     if (!vgi_usage_growth(&overhead->before, &after, &bytes) && __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
         vgi_say(VGI_INFO, "what a context or module takes is not counted: NVML tells neither this process's use of the "
                           "card nor the card's, or other threads allocate meanwhile");
