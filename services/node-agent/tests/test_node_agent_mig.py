@@ -16,6 +16,7 @@ from node_agent_world import (
     LOCK_KEY,
     NODE,
     PHASE_KEY,
+    PRINT_ENVIRONMENT,
     SIM_DRIVER_TOOL,
     SIMULATED_DRIVER,
     World,
@@ -54,7 +55,7 @@ def instances(world: World) -> list[tuple[int, int, int]]:
     return [(found["start"], found["size"], found["number"]) for found in books["cards"][0]["mig_instances"]]
 
 
-def bind(world: World, name: str, profile: str, placement: tuple[int, int]) -> str:
+def bind(world: World, name: str, profile: str, placement: tuple[int, int], script: str = PRINT_ENVIRONMENT) -> str:
     memory, cores = {"1g.5gb": (4864, 15), "3g.20gb": (19968, 43)}[profile]
     reserved = {
         "containerIndex": 0, "deviceIndex": 0, "gpuUUID": card_id(0), "profile": profile,
@@ -63,7 +64,7 @@ def bind(world: World, name: str, profile: str, placement: tuple[int, int]) -> s
     return world.bind_pod(
         name,
         f"{card_id(0)},NVIDIA,{memory},{cores}:;",
-        container(gpus=1),
+        container(gpus=1, script=script),
         annotations={MIG_KEY: json.dumps([reserved])},
     )
 
@@ -115,6 +116,30 @@ async def test_running_pods_keep_their_instances_and_gone_ones_do_not(world: Wor
         assert instances(world) == [(6, 1, 1), (0, 4, 2)]
         world.fake.remove("pods", "beside", "default")
         await until(lambda: instances(world) == [(6, 1, 1)], "the instance of the deleted pod to go")
+
+
+async def test_what_a_pod_that_ended_had_is_taken_down_once_nobody_uses_it(world: World) -> None:
+    world.start_agent()
+    async with world.kubelet(allocatable=10):
+        bind(world, "done", "1g.5gb", (6, 1), script="exit 0")
+        await until(lambda: world.pod("done")["status"]["phase"] == "Succeeded", "the pod's end")
+        await until(lambda: instances(world) == [], "its instance to go")
+
+        world.sim_driver(
+            "kill", "nvmlGpuInstanceCreateComputeInstance", "--times", "1"
+        )  # of the agent, at half an instance
+        bind(world, "next", "1g.5gb", (6, 1))
+        assert world.agent is not None
+        await until(lambda: instances(world) == [(6, 1, 2)], "the half instance")
+        await world.stop_agent()
+        world.start_agent()
+        await world.runs("next")
+        world.sim_driver("mig-hold", "0", "1")
+        world.fake.remove("pods", "next", "default")
+        await until(lambda: world.agent_lines("mig-instances-left"), "the refusal")
+        assert instances(world) == [(6, 1, 2)]
+        world.sim_driver("mig-release", "0", "1")
+        await until(lambda: instances(world) == [], "the instance to go")
 
 
 async def test_under_the_node_lock_allocate_makes_the_instance(world: World) -> None:

@@ -320,7 +320,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     )
     page_refresh = PageRefresh(late_binding.refresh, clock)
     subscriber.on_added += [late_binding.announce_again, page_refresh.pod_added]
-    subscriber.on_seen.append(release.pod_seen)
+    subscriber.on_seen += [release.pod_seen, collection.pod_seen]
     subscriber.on_gone += [late_binding.pod_gone, page_refresh.pod_gone, collection.pod_gone]
     offers = Offers(registration, plugin, options)
     cards.on_change.append(offers.changed)

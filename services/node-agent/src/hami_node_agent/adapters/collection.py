@@ -39,7 +39,7 @@ class Collection:
         clock: Clock,
         release_mig: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """`release_mig` destroys the MIG instances of a pod that is gone, by its UID; raises Transient while in use."""
+        """`release_mig` destroys the MIG instances of a pod that is over, by its UID; raises Transient while in use."""
         self._book = book
         self._ledger = ledger
         self._cdi = cdi
@@ -54,12 +54,16 @@ class Collection:
         """UIDs do not come back: who was gone once needs no second look."""
         self._work = asyncio.Event()
         self._in_use: frozenset[str] = frozenset()
-        """Gone pods whose MIG instances could not go yet."""
+        """Pods that ended or are gone, and whose MIG instances could not go yet."""
 
     def pod_gone(self, pod: kube.Pod) -> None:
         if not is_mirror(pod):  # the UID that a mirror claims may be another pod's: a list is to prove its absence
             self._gone.add(pod.uid)
         self._work.set()
+
+    def pod_seen(self, pod: kube.Pod) -> None:
+        if pod.is_finished and self._release_mig is not None and self._book.get(kubelet_uid(pod)) is not None:
+            self._work.set()
 
     async def run(self) -> None:
         await self._pods_synced.wait()
@@ -87,16 +91,19 @@ class Collection:
     async def collect(self) -> None:
         """One pass. Raises Transient."""
         with_specs, with_folders = await self._cdi.owners(), await self._files.owners()
-        living = {kubelet_uid(pod) for pod in self._ledger.all_cached()}
+        pods = tuple(self._ledger.all_cached())
+        living = {kubelet_uid(pod) for pod in pods}
+        finished = {kubelet_uid(pod) for pod in pods if pod.is_finished} & self._book.uids()
         left = (with_specs | with_folders | self._book.uids()) - living
         if not left:
             self._gone.clear()
+            self._in_use = await self._still_in_use(finished)
             return
         if left - self._gone:
             # The watch may lag behind a pod that was read by name, so only a consistent list proves absence.
             there = {kubelet_uid(pod) for pod in await self._ledger.read_all()}
             self._gone |= left - there
-        self._in_use = await self._still_in_use(left & self._gone & self._book.uids())
+        self._in_use = await self._still_in_use((left & self._gone & self._book.uids()) | finished)
         gone = (left & self._gone) - self._in_use
         for uid in gone & with_specs:
             await self._cdi.remove_pod(uid)
@@ -113,15 +120,15 @@ class Collection:
         if used is not None:
             await self._files.remove_libraries(used)
 
-    async def _still_in_use(self, gone: frozenset[str] | set[str]) -> frozenset[str]:
-        """Gone pods of which MIG instances are left, since the driver says that they are in use.
+    async def _still_in_use(self, over: frozenset[str] | set[str]) -> frozenset[str]:
+        """Pods that ended or are gone, and of which MIG instances are left, since the driver says that they are in use.
 
         Kubelet's checkpoint is not asked: it keeps what a pod held until the next pod asks for devices.
         """
-        if self._release_mig is None or not gone:
+        if self._release_mig is None or not over:
             return frozenset()
         kept: set[str] = set()
-        for uid in sorted(gone):
+        for uid in sorted(over):
             try:
                 await self._release_mig(uid)
             except Transient as error:
