@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -157,12 +158,12 @@ def check_metrics(text: bytes) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, check=False)
 
 
-def test_promtool_finds_no_fault_in_the_alerts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", [("check", "rules", "rules.yml"), ("test", "rules", "alerts_test.yaml")])
+def test_alerts_are_as_promtool_wants_them_and_fire_when_they_should(tmp_path: Path, what: tuple[str, ...]) -> None:
     (tmp_path / "rules.yml").write_text(yaml.safe_dump(RULES), encoding="utf-8")
-    done = subprocess.run(
-        [program("promtool"), "check", "rules", tmp_path / "rules.yml"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    shutil.copy(Path(__file__).with_name("alerts_test.yaml"), tmp_path)
+    done = subprocess.run([program("promtool"), *what], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 async def test_promtool_finds_no_fault_in_what_services_serve(cluster: LocalCluster) -> None:
