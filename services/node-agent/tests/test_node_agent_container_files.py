@@ -143,6 +143,23 @@ async def test_removal_follows_no_link(folder: HostFolder, host: HostLayout, tmp
     assert await folder.owners() == frozenset()
 
 
+async def test_a_tree_deeper_than_any_stack_is_removed(folder: HostFolder, host: HostLayout) -> None:
+    await folder.prepare_container(files())
+    before = os.open(own_folder(host), os.O_RDONLY)
+    for number in range(2500):
+        os.mkdir("deep", dir_fd=before)
+        if number % 100 == 0:
+            os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=before))
+        inner = os.open("deep", os.O_RDONLY, dir_fd=before)
+        os.close(before)
+        before = inner
+    os.close(before)
+
+    await folder.remove_pod("u1")
+
+    assert not own_folder(host).exists()
+
+
 async def test_a_lock_folder_that_was_cleaned_away_comes_back(folder: HostFolder, host: HostLayout) -> None:
     lock_dir(host).rmdir()
 

@@ -6,11 +6,13 @@ out of the way, never followed and never changed.
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,9 @@ _PRIVATE: Final = 0o700
 _SHOWN: Final = 0o755
 _FILE: Final = 0o644
 _SHARED: Final = 0o777
+_BATCH: Final = 1000
+_ENTRIES_MAX: Final = 10_000_000
+"""Of one folder, at one removal: somebody may still be filling it."""
 
 
 def make_private(path: Path) -> None:
@@ -106,10 +111,45 @@ def remove(above: int, name: str) -> None:
     status = _status(above, name)
     if status is None:
         return
-    if stat.S_ISDIR(status.st_mode):
-        shutil.rmtree(name, dir_fd=above)
-    else:
+    if not stat.S_ISDIR(status.st_mode):
         os.unlink(name, dir_fd=above)
+        return
+    with opened(name, above) as folder:
+        _empty(folder)
+    os.rmdir(name, dir_fd=above)
+
+
+def _empty(folder: int) -> None:
+    """However deep the tree is: what lies two levels down is moved up, so neither stack nor descriptors grow."""
+    moved, left = secrets.token_hex(8), _ENTRIES_MAX
+    while entries := _some_of(folder):
+        for name, is_folder in entries:
+            if not is_folder:
+                os.unlink(name, dir_fd=folder)
+                left -= 1
+                continue
+            with opened(name, folder) as inner:
+                while below := _some_of(inner):
+                    for deeper, is_deeper_folder in below:
+                        left -= 1
+                        if is_deeper_folder:
+                            os.rename(deeper, f"{moved}-{left}", src_dir_fd=inner, dst_dir_fd=folder)
+                        else:
+                            os.unlink(deeper, dir_fd=inner)
+                    _refuse_endless(left)
+            os.rmdir(name, dir_fd=folder)
+        _refuse_endless(left)
+
+
+def _some_of(folder: int) -> list[tuple[str, bool]]:
+    """Names, and whether they are folders; links are none."""
+    with os.scandir(folder) as entries:
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(entries, _BATCH)]
+
+
+def _refuse_endless(left: int) -> None:
+    if left < 0:
+        raise OSError(errno.EBUSY, "more and more files appear while they are removed")
 
 
 def _status(above: int, name: str) -> os.stat_result | None:
