@@ -22,11 +22,13 @@ from hami_node_agent.adapters.lock_handoff import LockHandoff
 from hami_node_agent.adapters.machine_files import USUAL_DRIVER_ROOT, device_rules
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.config import NodeAgentSettings
-from hami_node_agent.core import hami_names
+from hami_node_agent.core import hami_names, nvidia_config
+from hami_node_agent.core.device_lists import VisibleDevice
 from hami_node_agent.core.grant import ContainerFiles, HostLayout, HostState, LimitPolicy
 from hami_node_agent.core.handed_out import HandedOut
 from hami_node_agent.core.inventory import Inventory
 from hami_node_agent.core.machine_devices import MachineDevices
+from hami_node_agent.core.static_mig import StaticDevices
 from hami_node_agent.metrics import NodeAgentMetrics
 from hami_sim.manual_clock import ManualClock
 from kubelet_api import deviceplugin_v1beta1_pb2 as pb
@@ -186,6 +188,16 @@ def _agent_settings(row: Row) -> NodeAgentSettings:
     return load_settings(NodeAgentSettings, others=given.values, environment={})
 
 
+def _static_devices(row: Row) -> StaticDevices:
+    """What the vector adds after discovery. Shares of a device are several ids of it."""
+    found = [
+        VisibleDevice(uuid=extra["id"].partition("::")[0], index=extra["index"], nodes=tuple(extra["paths"]))
+        for extra in row["rm_extra_devices"] or ()
+    ]
+    nvidia = nvidia_config.parse(json.dumps(row["config"]["device_config"]))
+    return StaticDevices(devices=lambda: {device.uuid: device for device in found}, one_at_most=nvidia.one_at_most)
+
+
 async def _answer(row: Row) -> dict[str, Any]:
     agent, settings, options = _agent_settings(row), settings_of(row), node_options_of(row)
     rules = device_rules(agent.devices, agent.nvml, MachineDevices(nodes=frozenset(row["char_devices_present"])))
@@ -218,6 +230,7 @@ async def _answer(row: Row) -> dict[str, Any]:
         clock=clock,
         new_region_name=lambda: REGION,
         pre_start=None,
+        static=_static_devices(row),
         mig=MigInstances(VectorMigDriver(card_facts(row)), book, ledger=Pods(api)),
     )
     asked = asyncio.ensure_future(_ask(handoff, row))

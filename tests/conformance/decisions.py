@@ -37,10 +37,7 @@ SUSPICIONS = (
     *NODE_SUSPICIONS,
 )
 """Every kind of our own decisions, as documented."""
-DEFERRALS = (
-    *FAMILY_DEFERRALS,
-    "static MIG",
-)
+DEFERRALS = (*FAMILY_DEFERRALS,)
 
 
 # ---- deferral -------------------------------------------------------------------------------------------------------
@@ -48,22 +45,7 @@ DEFERRALS = (
 
 def deferral(row: Row) -> str | None:
     """What a vector waits for; None when it is to be answered now."""
-    if "family" in row:
-        return family_deferral(row)
-    if "nodes" in row and "pod" in row:
-        return None
-    if row.get("op") in ("allocate", "preferred", "register"):
-        return _node_deferral(row)
-    return None
-
-
-def _node_deferral(row: Row) -> str | None:
-    return "static MIG" if _hands_out_static_mig(row) else None
-
-
-def _hands_out_static_mig(row: Row) -> bool:
-    """The vectors add its devices after discovery; and what shares them in time."""
-    return bool(row.get("rm_extra_devices")) or "sharing" in row["config"]["device_config"]
+    return family_deferral(row) if "family" in row else None
 
 
 # ---- suspicion ------------------------------------------------------------------------------------------------------

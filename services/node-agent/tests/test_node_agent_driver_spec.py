@@ -42,7 +42,7 @@ def written(root: Path, rules: DeviceRules, machine: MachineDevices, roots: Host
     """Documents by the file's name, each held against the public schema."""
     folder = root.parent / "cdi"
     folder.mkdir(exist_ok=True)
-    CardSpecs(folder, rules, machine, find_driver_files(FoldersBelow(str(root)), str(root)), roots).write(CARDS)
+    CardSpecs(folder, rules, machine, find_driver_files(FoldersBelow(str(root)), str(root)), roots=roots).write(CARDS)
     found = {path.name: json.loads(path.read_text()) for path in sorted(folder.iterdir())}
     for document in found.values():
         jsonschema.validate(document, SCHEMA)

@@ -15,6 +15,7 @@ from hami_model.events.streams import StreamSettings
 
 from hami_node_agent.core.device_lists import IdStrategy, Strategy
 from hami_node_agent.core.machine_devices import IMEX_CHANNELS
+from hami_node_agent.core.static_mig import MigStrategy
 
 MAX_CONTEXT_MIB: Final = 65536
 HandoffMode = Literal["late-binding", "lock", "auto"]
@@ -61,8 +62,9 @@ class DeviceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """`envvar`, `volume-mounts`, `cdi-annotations`, `cdi-cri`, or several; HAMi's DEVICE_LIST_STRATEGY."""
     id_strategy: IdStrategy = "uuid"
     """Whether cards are named by `uuid` or by `index`; HAMi's DEVICE_ID_STRATEGY."""
-    mig_strategy: Literal["none"] = "none"
-    """Cards in MIG mode count as whole cards; HAMi's MIG_STRATEGY."""
+    mig_strategy: MigStrategy = "none"
+    """What becomes of MIG devices that were made beforehand: `single` offers them as cards, `mixed` as resources
+    `nvidia.com/mig-<profile>`, `none` does not; HAMi's MIG_STRATEGY."""
     pass_nodes: bool = False
     """Whether kubelet, too, is told the device nodes; HAMi's PASS_DEVICE_SPECS."""
     gdrcopy: bool = False

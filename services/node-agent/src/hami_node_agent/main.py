@@ -21,8 +21,8 @@ from hami_chassis.kube import EventRecorder, KubeClient
 from hami_chassis.log import configure_logging, get_logger
 from hami_chassis.metrics import ChassisMetrics
 from hami_chassis.run import RootTask, Stage, run_process
-from hami_chassis.settings import load_settings, masked, settable_fields
-from hami_model import device_config, events, register, vendors
+from hami_chassis.settings import masked, settable_fields
+from hami_model import events, register
 from hami_model.device_config import VendorSettings
 from hami_model.errors import HamiError
 from prometheus_client import CollectorRegistry
@@ -31,7 +31,8 @@ from hami_node_agent.adapters import doctor_facts
 from hami_node_agent.adapters.bus_events import AllocatingHints, allocating_subject, node_streams
 from hami_node_agent.adapters.card_health import Cards
 from hami_node_agent.adapters.collection import Collection
-from hami_node_agent.adapters.device_plugin import DevicePlugin, KubeletRegistration
+from hami_node_agent.adapters.configuration import nvidia_plugin_config, nvidia_settings, options_of, settings_of
+from hami_node_agent.adapters.device_plugin import DevicePlugin, KubeletRegistration, socket_name
 from hami_node_agent.adapters.driver_files import CardSpecs, FoldersBelow, find_driver_files
 from hami_node_agent.adapters.handoff_start import HandoffStart, Offers
 from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile
@@ -44,23 +45,27 @@ from hami_node_agent.adapters.machine_files import device_rules, driver_root, fi
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.adapters.node import LockRelease, NodeRegistration, NodeWatch
 from hami_node_agent.adapters.node_events import RecordedNodeEvents
-from hami_node_agent.adapters.nvml import Nvml
+from hami_node_agent.adapters.nvidia_remains import NvidiaRemains
 from hami_node_agent.adapters.nvml_library import DriverError, find_library
 from hami_node_agent.adapters.nvml_mig_driver import NvmlMigDriver
 from hami_node_agent.adapters.outcomes import HandoverOutcomes
+from hami_node_agent.adapters.overrides_watch import OverridesWatch
 from hami_node_agent.adapters.page_refresh import PageRefresh
 from hami_node_agent.adapters.placeholder_handoff import LateBindingHandoff
 from hami_node_agent.adapters.pod_resources import PodResources
 from hami_node_agent.adapters.pods import NodePods, PodPatches, PodSubscriber
+from hami_node_agent.adapters.static_mig import MixedResources, StaticMigHandoff, StaticMigNvml
 from hami_node_agent.config import EnforcementSettings, NodeAgentSettings, serving_faults
 from hami_node_agent.core import backends, doctor, hami_names
 from hami_node_agent.core.driver_spec import beside_cards
 from hami_node_agent.core.entitlement import holders_of
 from hami_node_agent.core.grant import HostLayout, LimitPolicy
 from hami_node_agent.core.health import HealthBook, health_policy
-from hami_node_agent.core.inventory import Discovery, take_inventory
-from hami_node_agent.core.node_options import MIG, NodeOptions, node_options
+from hami_node_agent.core.inventory import Discovery, mig_devices, take_inventory
+from hami_node_agent.core.node_options import MIG, NodeOptions
+from hami_node_agent.core.nvidia_remains import Ours
 from hami_node_agent.core.outcome import Origin
+from hami_node_agent.core.static_mig import StaticDevices
 from hami_node_agent.metrics import NodeAgentMetrics
 
 WRONG_USE = 2
@@ -112,8 +117,8 @@ def inventory(config: ConfigFile = None, sets: Sets = None) -> None:
     """Print what this machine would offer, as the register annotation, and what keeps cards out of it."""
     settings = _settings(config, sets, hami_names.found_in((), os.environ))
     try:
-        nvidia = _nvidia_settings(settings)
-        options = _options(settings, nvidia)
+        nvidia = nvidia_settings(settings)
+        options = options_of(settings, nvidia)
         found = asyncio.run(_discovery(settings, options))
     except (Permanent, HamiError) as error:
         _wrong_use(str(error))
@@ -148,21 +153,28 @@ async def _discovery(settings: NodeAgentSettings, options: NodeOptions) -> Disco
         await nvml.close()
 
 
-def _nvml(settings: NodeAgentSettings, options: NodeOptions) -> Nvml:
-    return Nvml(
+def _nvml(settings: NodeAgentSettings, options: NodeOptions) -> StaticMigNvml:
+    return StaticMigNvml(
         lambda: find_library(settings.nvml.library_file, driver_root(settings.nvml)),
         with_mig=options.operating_mode == MIG,
         answer_seconds=settings.health.answer_seconds,
+        strategy=settings.devices.mig_strategy,
+        options=options,
     )
 
 
 async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[RootTask]:  # noqa: PLR0915  # a list
     """All objects of the service, and its root tasks."""
-    nvidia = _nvidia_settings(settings)
-    options = _options(settings, nvidia)
+    nvidia = nvidia_settings(settings)
+    options = options_of(settings, nvidia)
     is_mig = options.operating_mode == MIG
     for warning in options.warnings:
         log.warning("per-node-configuration", problem=warning)
+    strategy, plugin_config = settings.devices.mig_strategy, nvidia_plugin_config(settings)
+    for note in plugin_config.notes:
+        log.warning("setting-without-effect", problem=note)
+    if is_mig and strategy != "none":
+        raise Permanent(f"operatingmode mig makes MIG devices itself; set devices.mig_strategy to none, not {strategy}")
     node_name, prefix = settings.node.name, settings.events.prefix
     registry, clock = CollectorRegistry(), SystemClock()
     chassis_metrics, metrics = ChassisMetrics(registry), NodeAgentMetrics(registry)
@@ -225,19 +237,18 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
 
     # Kubelet.
     plugin = DevicePlugin(metrics=metrics, clock=clock)
+    health = health_policy(
+        watches_events=settings.health.watch_xids,
+        ignores_nothing=settings.health.ignore_no_xid,
+        ignored=settings.health.ignored_xids,
+        watched=settings.health.watched_xids,
+        clean_probes=settings.health.clean_probes,
+    )
     cards = Cards(
         nvml,
         options,
-        HealthBook(
-            health_policy(
-                watches_events=settings.health.watch_xids,
-                ignores_nothing=settings.health.ignore_no_xid,
-                ignored=settings.health.ignored_xids,
-                watched=settings.health.watched_xids,
-                clean_probes=settings.health.clean_probes,
-            )
-        ),
-        with_topology=settings.node.topology_scores,
+        HealthBook(health),
+        with_topology=settings.node.topology_scores and strategy != "single",  # MIG devices have no links
         may_switch_mig_on=settings.node.switch_mig_on,
         probe_seconds=settings.health.probe_seconds,
         node_events=RecordedNodeEvents(recorder, node_name),
@@ -254,7 +265,14 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     rules, roots = device_rules(settings.devices, settings.nvml, machine), host_roots(settings.devices, settings.nvml)
     if rules.uses_cdi:
         driver_files = find_driver_files(FoldersBelow(root), root)
-        card_specs = CardSpecs(Path(settings.files.cdi_dir), rules, machine, driver_files, roots)
+        card_specs = CardSpecs(
+            Path(settings.files.cdi_dir),
+            rules,
+            machine,
+            driver_files,
+            roots=roots,
+            more=nvml.instances,
+        )
         cards.on_change.append(card_specs.changed)
     plan = HandoverPlan(
         node_name=node_name,
@@ -303,6 +321,10 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         clock=clock,
         new_region_name=lambda: f"{uuid.uuid4()}.cache",
         pre_start=late_binding,
+        static=StaticDevices(
+            devices=lambda: {device.uuid: device for device in mig_devices(cards.inventory)},
+            one_at_most=plugin_config.one_at_most,
+        ),
         checkpoint=checkpoint,
         mig=mig,
     )
@@ -343,6 +365,39 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         clock=clock,
     )
     await cards.begin()
+    remains = NvidiaRemains(
+        Path(settings.kubelet.plugins_dir),
+        tuple(Path(folder) for folder in settings.files.nvidia_cdi_dirs),
+        Ours(
+            resources=frozenset({nvidia.resources.count, *nvml.offer.by_resource}),
+            sockets=frozenset(map(socket_name, (nvidia.resources.count, *nvml.offer.by_resource))),
+            writes_card_specs=rules.uses_cdi,
+            mig_is_ours=is_mig,
+        ),
+        watch=node,
+        recorder=recorder,
+        node_name=node_name,
+    )
+    await remains.look()
+    overrides = OverridesWatch(
+        options,
+        functools.partial(options_of, settings, nvidia),
+        [nvml.use, offers.use, cards.use],
+        recorder=recorder,
+        node_name=node_name,
+        clock=clock,
+    )
+    mixed = MixedResources(
+        nvml,
+        {resource: DevicePlugin(metrics=metrics, clock=clock) for resource in nvml.offer.by_resource},
+        HealthBook(health),
+        plugin_config.replicas,
+        StaticMigHandoff(nvml.instances, rules, one_at_most=plugin_config.one_at_most),
+        probe_seconds=settings.health.probe_seconds,
+        clock=clock,
+    )
+    nvml.on_fault.append(mixed.fault)
+    mixed_tasks = mixed.root_tasks(Path(settings.kubelet.plugins_dir), metrics)
 
     observed = new_app()
     ready = {
@@ -356,6 +411,9 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         RootTask("kubelet", kubelet.run, Stage.INTAKE),
         RootTask("faults", cards.watch_faults),
         RootTask("probes", cards.probe),
+        *mixed_tasks,
+        RootTask("nvidia-remains", remains.tell),
+        *([RootTask("per-node-file", overrides.run)] if settings.node.overrides_file else []),
         RootTask("collection", collection.run),
         RootTask("page-refresh", page_refresh.run),
         RootTask("lock-release", release.run),
@@ -382,32 +440,10 @@ def _idle(settings: NodeAgentSettings, registry: CollectorRegistry) -> list[Root
 
 
 def _settings(config: Path | None, sets: list[str] | None, given: hami_names.Found) -> NodeAgentSettings:
-    if given.faults:
-        _wrong_use("; ".join(f"{source}: {problem}" for source, problem in given.faults))
     try:
-        return load_settings(NodeAgentSettings, file=config, others=given.values, sets=sets or ())
-    except Permanent as error:
+        return settings_of(config, sets or (), given)
+    except (Permanent, HamiError) as error:
         _wrong_use(str(error))
-
-
-def _nvidia_settings(settings: NodeAgentSettings) -> VendorSettings:
-    """Raises Permanent or DeviceConfigError."""
-    name = settings.node.device_config_file
-    text = _text_of("node.device_config_file", name) if name else ""
-    found = device_config.parse(text) if name else device_config.default_config()
-    for warning in found.warnings:
-        log.warning("device-configuration", problem=warning)
-    nvidia = found.vendor(vendors.NVIDIA)
-    if nvidia is None:
-        raise Permanent(f"node.device_config_file {name}: has no section nvidia, and this agent serves no other cards")
-    return nvidia
-
-
-def _options(settings: NodeAgentSettings, nvidia: VendorSettings) -> NodeOptions:
-    """Raises Permanent or NodeOptionsError."""
-    name = settings.node.overrides_file
-    text = _text_of("node.overrides_file", name) if name else None
-    return node_options(nvidia, text, settings.node.name)
 
 
 def _enforcement(
@@ -424,13 +460,6 @@ def _enforcement(
         ),
         context_bytes=settings.context_mib << 20,
     )
-
-
-def _text_of(setting: str, name: str) -> str:
-    try:
-        return Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Permanent(f"{setting} {name}: {error}") from error
 
 
 def _wrong_use(problem: str) -> NoReturn:

@@ -94,6 +94,11 @@ class Cards:
         fact = self._facts.get(card_id)
         return card_id in self._options.hidden_uuids or (fact is not None and is_hidden(fact, self._options))
 
+    def use(self, options: NodeOptions) -> None:
+        """From now on these hold."""
+        self._options = options
+        self.take()
+
     def take(self, changes: tuple[HealthChange, ...] = ()) -> None:
         """Takes the inventory anew and tells of it."""
         self.inventory = take_inventory(self._facts.values(), self._options, self._book.unhealthy, self._unreadable)

@@ -168,6 +168,11 @@ def _device_list(devices: Sequence[KubeletDevice]) -> pb.ListAndWatchResponse:
     )
 
 
+def socket_name(resource: str) -> str:
+    """Of the socket that serves a resource, beside kubelet's."""
+    return f"nvidia-{resource.rpartition('/')[2]}.sock"
+
+
 class KubeletRegistration:
     """Root task `run`: serves the plugin's socket and keeps kubelet knowing it."""
 
@@ -184,7 +189,7 @@ class KubeletRegistration:
         self._plugin = plugin
         self._resource = resource
         self._folder = plugins_folder
-        self._endpoint = f"nvidia-{resource.rpartition('/')[2]}.sock"
+        self._endpoint = socket_name(resource)
         self._before_registering = before_registering
         self._metrics = metrics
         self._clock = clock

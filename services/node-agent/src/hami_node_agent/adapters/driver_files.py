@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -94,19 +94,23 @@ class CardSpecs:
         rules: DeviceRules,
         machine: MachineDevices,
         files: DriverFiles,
+        *,
         roots: HostRoots,
+        more: Callable[[], Mapping[str, VisibleDevice]] = dict,
     ) -> None:
+        """`more`: devices beside the inventory's, by UUID."""
         self._folder = folder
         self._rules = rules
         self._machine = machine
         self._files = files
         self._roots = roots
+        self._more = more
         self._written: tuple[VisibleDevice, ...] = ()
 
     def changed(self, inventory: Inventory, _changes: object) -> None:
         """Writes what the inventory's cards need. What cannot be written now is tried at the next change."""
         try:
-            self.write(visible_cards(inventory, [card.id for card in inventory.cards]))
+            self.write([*visible_cards(inventory, [card.id for card in inventory.cards]), *self._more().values()])
         except OSError as error:
             log.warning("cdi-spec-not-written", folder=str(self._folder), reason=str(error))
 

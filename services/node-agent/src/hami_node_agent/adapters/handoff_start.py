@@ -28,7 +28,7 @@ class Offers:
         self._registration = registration
         self._plugin = plugin
         self._options = options
-        self._numa_topology = False
+        self._handoff: Handoff | None = None
         self._inventory = Inventory()
 
     def changed(self, inventory: Inventory, changes: tuple[HealthChange, ...]) -> None:
@@ -37,12 +37,18 @@ class Offers:
         self._tell_kubelet()
 
     def begin(self, handoff: Handoff) -> None:
-        # Bound late, kubelet's ids lie on other cards than ours, so their NUMA nodes would mislead it.
-        self._numa_topology = handoff == "lock" and self._options.numa_topology
+        self._handoff = handoff
+        self._tell_kubelet()
+
+    def use(self, options: NodeOptions) -> None:
+        """From now on these hold."""
+        self._options = options
         self._tell_kubelet()
 
     def _tell_kubelet(self) -> None:
-        self._plugin.announce(kubelet_devices(self._inventory, numa_topology=self._numa_topology))
+        # Bound late, kubelet's ids lie on other cards than ours, so their NUMA nodes would mislead it.
+        numa_topology = self._handoff == "lock" and self._options.numa_topology
+        self._plugin.announce(kubelet_devices(self._inventory, numa_topology=numa_topology))
 
 
 class HandoffStart:

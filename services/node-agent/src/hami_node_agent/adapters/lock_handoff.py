@@ -21,7 +21,7 @@ from hami_node_agent.adapters.allocate_response import allocate_response
 from hami_node_agent.adapters.enforcing import Enforcing
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, RefusedForGoodError, new_pod
 from hami_node_agent.adapters.mig_instances import MigInstances
-from hami_node_agent.core import checkpoint_match, lock_allocate, mig_instances
+from hami_node_agent.core import checkpoint_match, lock_allocate, mig_instances, mig_uuid, static_mig
 from hami_node_agent.core.checkpoint_match import Unmatched
 from hami_node_agent.core.device_lists import VisibleDevice
 from hami_node_agent.core.entitlement import Refusal
@@ -59,6 +59,7 @@ class LockHandoff:
         new_region_name: Callable[[], str],
         pre_start: LateBinding | None,
         checkpoint: KubeletCheckpoint | None = None,
+        static: static_mig.StaticDevices = static_mig.NO_STATIC_DEVICES,
         mig: MigInstances | None = None,
     ) -> None:
         """`pre_start` verifies before a container starts; without it nothing is verified.
@@ -78,6 +79,7 @@ class LockHandoff:
         self._new_region_name = new_region_name
         self._pre_start = pre_start
         self._checkpoint = checkpoint
+        self._static = static
         self._mig = mig
         self._enforcing = Enforcing(
             plan.enforcement,
@@ -205,6 +207,7 @@ class LockHandoff:
             settings=self._settings,
             known_cards={card.id: card for card in self._inventory.inventory.cards},
             handed=self._handed(pod),
+            instances=self._static_instances(requests),
         )
         if isinstance(plan, Refusal):
             raise RefusedForGoodError(plan.reason)
@@ -213,6 +216,18 @@ class LockHandoff:
             await self._own.write(self._book)
             await self._write_outcome(pod, plan, lock, version)
         return answers
+
+    def _static_instances(self, requests: Sequence[Sequence[str]]) -> dict[int, tuple[str, ...]]:
+        """UUIDs of MIG devices by the number of the request. Raises RefusedForGoodError."""
+        found: dict[int, tuple[str, ...]] = {}
+        for number, ids in enumerate(requests):
+            if not ids or not mig_uuid.is_mig(ids[0]):
+                continue
+            chosen = static_mig.chosen_instances(ids, self._static.devices(), one_at_most=self._static.one_at_most)
+            if isinstance(chosen, str):
+                raise RefusedForGoodError(chosen)
+            found[number] = tuple(device.uuid for device in chosen)
+        return found
 
     async def _answer(self, pod: kube.Pod, served: Served) -> pb.ContainerAllocateResponse:
         handed = self._enforcing.promise(pod, served.position, served.slices, self._new_region_name())
@@ -234,7 +249,9 @@ class LockHandoff:
         if any(piece.placement is not None for piece in handed.slices):
             visible = [VisibleDevice(uuid=uuid, index=uuid) for uuid in given.card_ids]
         else:
-            visible = list(visible_cards(self._inventory.inventory, given.card_ids))
+            static = self._static.devices()
+            cards = visible_cards(self._inventory.inventory, given.card_ids)
+            visible = [static.get(card.uuid, card) for card in cards]
         return allocate_response(given, visible, self._plan.devices)
 
     async def _with_instances(

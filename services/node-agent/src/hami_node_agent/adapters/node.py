@@ -43,6 +43,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     resource_version: str
     kubelet_version: str
     runtime_version: str
+    labels: dict[str, str]
+    allocatable: dict[str, str | int | float]
 
 
 class NodeWatch:
@@ -77,6 +79,8 @@ class NodeWatch:
             resource_version=new.metadata.resource_version,
             kubelet_version=info.kubelet_version,
             runtime_version=info.container_runtime_version,
+            labels=new.labels,
+            allocatable=new.status.allocatable or {},
         )
         if info.kubelet_version:
             self.described.set()

@@ -25,7 +25,7 @@ from hami_model.errors import HamiError
 from hami_model.limits_page import CardLimits, LimitsPage
 from hami_model.requests import wants_control
 
-from hami_node_agent.core import grant
+from hami_node_agent.core import grant, mig_uuid
 from hami_node_agent.core.grant import ContainerFiles, Grant, HostLayout, HostState, LimitPolicy
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod, HandedSlice, as_handed, as_slices
 
@@ -61,7 +61,9 @@ class EnforcementPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What a context costs on a card; 0: the library finds out."""
 
     def of(self, piece: Slice) -> Backend:
-        return "mig" if piece.placement is not None else self.by_card.get(piece.card_id, self.cards)
+        if piece.placement is not None or mig_uuid.is_mig(piece.card_id):
+            return "mig"
+        return self.by_card.get(piece.card_id, self.cards)
 
     def uses(self, backend: CardBackend) -> bool:
         return backend == self.cards or backend in self.by_card.values()

@@ -18,6 +18,8 @@ from hami_model.events.parts import Enforcement
 from hami_model.ids import CardId
 from hami_model.mig_allocations import MigInstance
 
+from hami_node_agent.core import mig_uuid
+
 VERSION: Final = 1
 
 State = Literal["allocated", "failed"]
@@ -170,10 +172,16 @@ def receiver_of_instances(book: HandedOut, uuids: Iterable[str]) -> tuple[str, s
             (uid, container)
             for uid, pod in book.items()
             for container, handed in pod.containers.items()
-            if wanted and wanted == {piece.instance.uuid for piece in handed.slices if piece.instance is not None}
+            if wanted and wanted == {uuid for piece in handed.slices for uuid in _mig_device(piece)}
         ),
         None,
     )
+
+
+def _mig_device(piece: HandedSlice) -> tuple[str, ...]:
+    if piece.instance is not None:
+        return (piece.instance.uuid,)
+    return (piece.card_id,) if mig_uuid.is_mig(piece.card_id) else ()
 
 
 def encode(book: HandedOut) -> bytes:

@@ -11,6 +11,7 @@ from hami_model.cards import Card
 from hami_model.ids import CardId
 from hami_model.pair_scores import PairScores
 
+from hami_node_agent.core import mig_uuid
 from hami_node_agent.core.device_lists import VisibleDevice, card_node
 from hami_node_agent.core.mig_profiles import InstanceProfile, ProfileOffer, profiles_to_offer
 from hami_node_agent.core.node_options import MIG, NodeOptions
@@ -46,6 +47,12 @@ class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The card has MIG, and its mode is off."""
     mig_mode_problem: str = ""
     """Why the mode could not be switched on; empty where nobody tried."""
+    instance_of: str = ""
+    """UUID of the card whose MIG device this is; then it is one share, and has the memory that it has."""
+    shown_index: str = ""
+    """What containers are told instead of `index`."""
+    capability_nodes: tuple[str, ...] = ()
+    """Nodes that open it besides its card's."""
 
 
 class UnreadableCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +80,10 @@ class OfferedCard(msgspec.Struct, frozen=True, kw_only=True):
     numa_node: int | None
     """None where it is not known."""
     kubelet_ids: int
-    """How many ids kubelet has for it: at least one for each share."""
+    """How many ids kubelet has for it: at least one for each share; 0: its own is the one id."""
+    shown_index: str = ""
+    """What containers are told as its number."""
+    capability_nodes: tuple[str, ...] = ()
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,21 +156,29 @@ def take_inventory(
         if mig is not None and not mig.profiles:
             continue
         numa_node = _numa_node(fact, problems)
-        slots = options.split_count if mig is None else mig.slots
+        is_instance = mig is not None or bool(fact.instance_of)
+        slots = 1 if fact.instance_of else options.split_count if mig is None else mig.slots
         card = Card(
             id=CardId(fact.uuid),
             index=fact.index,
             slots=slots,
             memory_mib=memory_mib,
-            cores_percent=100 if mig is not None else min(_truncated(options.core_scaling * 100), _INT32_MAX),
+            cores_percent=100 if is_instance else min(_truncated(options.core_scaling * 100), _INT32_MAX),
             model=fact.name if fact.name.startswith(_BRAND) else f"{_BRAND}-{fact.name}",
             numa=numa_node or 0,
             mode=options.operating_mode,
-            healthy=CardId(fact.uuid) not in unhealthy,
+            healthy=unhealthy.isdisjoint((CardId(fact.uuid), CardId(fact.instance_of))),
             mig_profiles=() if mig is None else mig.profiles,
         )
         offered.append(
-            OfferedCard(card=card, minor=fact.minor, numa_node=numa_node, kubelet_ids=max(slots, options.split_count))
+            OfferedCard(
+                card=card,
+                minor=fact.minor,
+                numa_node=numa_node,
+                kubelet_ids=0 if fact.instance_of else max(slots, options.split_count),
+                shown_index=fact.shown_index,
+                capability_nodes=fact.capability_nodes,
+            )
         )
     return Inventory(offered=tuple(offered), problems=tuple(problems))
 
@@ -177,12 +195,12 @@ def kubelet_devices(inventory: Inventory, *, numa_topology: bool) -> tuple[Kubel
     """Ids `<card>-<number>`. NUMA nodes only where kubelet's choice of an id decides about the card."""
     return tuple(
         KubeletDevice(
-            id=f"{offered.card.id}-{slot}",
+            id=f"{offered.card.id}-{slot}" if offered.kubelet_ids else offered.card.id,
             healthy=offered.card.healthy,
             numa_node=offered.numa_node if numa_topology else None,
         )
         for offered in inventory.offered
-        for slot in range(offered.kubelet_ids)
+        for slot in range(max(1, offered.kubelet_ids))
     )
 
 
@@ -192,9 +210,18 @@ def visible_cards(inventory: Inventory, card_ids: Iterable[str]) -> tuple[Visibl
     return tuple(
         VisibleDevice(uuid=card_id, index="")
         if offered is None
-        else VisibleDevice(uuid=card_id, index=str(offered.card.index), nodes=(card_node(offered.minor),))
+        else VisibleDevice(
+            uuid=card_id,
+            index=offered.shown_index or str(offered.card.index),
+            nodes=(card_node(offered.minor), *offered.capability_nodes),
+        )
         for card_id, offered in found
     )
+
+
+def mig_devices(inventory: Inventory) -> tuple[VisibleDevice, ...]:
+    """What containers are told of MIG devices that are offered as cards."""
+    return visible_cards(inventory, [card.id for card in inventory.cards if mig_uuid.is_mig(card.id)])
 
 
 def card_of_device(device_id: str) -> CardId:
@@ -207,8 +234,10 @@ def card_of_device(device_id: str) -> CardId:
 
 
 def is_hidden(fact: CardFacts, options: NodeOptions) -> bool:
-    """Whether the card is none of HAMi's."""
-    return fact.name in _DISPLAY_CARDS or fact.uuid in options.hidden_uuids or fact.index in options.hidden_indexes
+    """Whether the node's configuration leaves a card, or a MIG device, out. A MIG device's number is its card's."""
+    index = int(fact.shown_index.partition(":")[0]) if fact.instance_of else fact.index
+    uuids = {fact.uuid, fact.instance_of}
+    return fact.name in _DISPLAY_CARDS or not options.hidden_uuids.isdisjoint(uuids) or index in options.hidden_indexes
 
 
 def _memory_mib(fact: CardFacts, options: NodeOptions, problems: list[str]) -> int | None:
@@ -225,7 +254,8 @@ def _memory_mib(fact: CardFacts, options: NodeOptions, problems: list[str]) -> i
             "set preConfiguredDeviceMemory in the device configuration"
         )
         return None
-    unscaled = options.memory_scaling == 1 or options.operating_mode == MIG  # instances have the memory they have
+    # Instances have the memory they have.
+    unscaled = options.memory_scaling == 1 or options.operating_mode == MIG or bool(fact.instance_of)
     scaled = whole if unscaled else _truncated(whole * options.memory_scaling)
     if scaled > _INT32_MAX:
         problems.append(

@@ -8,6 +8,7 @@ refutes it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 from hami_model import allocations, keys, kube, node_lock
@@ -170,28 +171,42 @@ def make_plan(
     settings: VendorSettings,
     known_cards: Mapping[CardId, Card],
     handed: frozenset[int],
+    instances: Mapping[int, Sequence[str]] = MappingProxyType({}),
 ) -> Plan | Refusal:
-    """Request k gets the k-th container that was not served yet. What ids kubelet chose does not matter."""
+    """Request k gets the k-th container that was not served yet. What ids kubelet chose does not matter, except where
+    they name MIG devices that were made beforehand: `instances` has their UUIDs by the number of the request.
+    """
     unserved = to_allocate(pod, settings, handed)
     if isinstance(unserved, Refusal):
         return unserved
     left = list(unserved)
     served: list[Served] = []
-    for ids in requests:
+    for number, ids in enumerate(requests):
         position = next((position for position, slot in enumerate(left) if slot), None)
         if position is None:
             return Refusal(reason=f"pod {pod.key}: nothing is left to allocate of annotation "
                            f"{settings.vendor.to_allocate_key}")  # fmt: skip
         container = pod.all_containers[position]
-        slices = mig_reservation.reserved(pod, settings, position, left[position], known_cards)
+        if number in instances:
+            slices: tuple[Slice, ...] | Refusal = _of_instances(left[position], instances[number])
+        else:
+            slices = mig_reservation.reserved(pod, settings, position, left[position], known_cards)
         if isinstance(slices, Refusal):
             return slices
-        fault = _fault(slices, len(ids), pod.spec.node_name, settings, known_cards)
+        fault = "" if number in instances else _fault(slices, len(ids), pod.spec.node_name, settings, known_cards)
         if fault:
             return Refusal(reason=f"pod {pod.key} container {container.name}: {fault}")
         served.append(Served(container=container, position=position, slices=slices))
         left[position] = ()
     return Plan(served=tuple(served), left=tuple(left))
+
+
+def _of_instances(annotated: Sequence[Slice], uuids: Sequence[str]) -> tuple[Slice, ...]:
+    """The amounts are the annotation's, which nothing limits: the hardware does."""
+    return tuple(
+        msgspec.structs.replace(annotated[min(number, len(annotated) - 1)], card_id=CardId(uuid), placement=None)
+        for number, uuid in enumerate(uuids)
+    )
 
 
 def _fault(

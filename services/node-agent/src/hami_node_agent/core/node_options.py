@@ -45,6 +45,21 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+def taken_over(started: NodeOptions, found: NodeOptions) -> tuple[NodeOptions, tuple[str, ...]]:
+    """What holds once the per-node file says `found`, and which of its keys need a restart to hold."""
+    waiting = {
+        key: field
+        for key, field in (("operatingmode", "operating_mode"), ("libcudaloglevel", "library_log_level"))
+        if getattr(started, field) != getattr(found, field)
+    }
+    kept = {field: getattr(started, field) for field in waiting.values()}
+    if (started.memory_scaling > 1) != (found.memory_scaling > 1):
+        # Containers are told by their environment whether memory is promised beyond the cards'.
+        waiting["devicememoryscaling"] = "memory_scaling"
+        kept["memory_scaling"] = started.memory_scaling
+    return msgspec.structs.replace(found, **kept), tuple(waiting)
+
+
 class NodeOptionsError(MalformedError):
     """The per-node file cannot be used; lists every fault with its path."""
 
