@@ -80,7 +80,9 @@ class OfferedCard(msgspec.Struct, frozen=True, kw_only=True):
     numa_node: int | None
     """None where it is not known."""
     kubelet_ids: int
-    """How many ids kubelet has for it: at least one for each share; 0: its own is the one id."""
+    """How many ids kubelet has for it: at least one for each share."""
+    own_id: bool = False
+    """Its UUID is the one id: it cannot be shared."""
     shown_index: str = ""
     """What containers are told as its number."""
     capability_nodes: tuple[str, ...] = ()
@@ -175,7 +177,8 @@ def take_inventory(
                 card=card,
                 minor=fact.minor,
                 numa_node=numa_node,
-                kubelet_ids=0 if fact.instance_of else max(slots, options.split_count),
+                kubelet_ids=1 if fact.instance_of else max(slots, options.split_count),
+                own_id=bool(fact.instance_of),
                 shown_index=fact.shown_index,
                 capability_nodes=fact.capability_nodes,
             )
@@ -195,12 +198,12 @@ def kubelet_devices(inventory: Inventory, *, numa_topology: bool) -> tuple[Kubel
     """Ids `<card>-<number>`. NUMA nodes only where kubelet's choice of an id decides about the card."""
     return tuple(
         KubeletDevice(
-            id=f"{offered.card.id}-{slot}" if offered.kubelet_ids else offered.card.id,
+            id=offered.card.id if offered.own_id else f"{offered.card.id}-{slot}",
             healthy=offered.card.healthy,
             numa_node=offered.numa_node if numa_topology else None,
         )
         for offered in inventory.offered
-        for slot in range(max(1, offered.kubelet_ids))
+        for slot in range(offered.kubelet_ids)
     )
 
 
