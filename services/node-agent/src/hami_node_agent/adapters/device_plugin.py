@@ -1,6 +1,7 @@
 """Our side of kubelet's device plugin protocol, and the registration with kubelet.
 
-serve own socket ──▶ register ──▶ watch the folder ──▶ kubelet.sock made anew, or our socket gone: begin again
+serve own socket ──▶ register ──▶ watch the folder ──▶ kubelet.sock made anew, our socket gone, or kubelet does not
+watch our devices: begin again
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _Made = tuple[int, int]
 _DIAL_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.5
 """How often the folder is looked at; kubelet makes its socket anew at every start."""
+_UNWATCHED_SECONDS: Final = 30.0
+"""A kubelet that took us and does not watch our devices that long has forgotten us."""
 
 
 class Handoff(Protocol):
@@ -63,6 +66,7 @@ class DevicePlugin(DevicePluginServicer):
         self._devices: tuple[KubeletDevice, ...] = ()
         self._changed = asyncio.Event()
         """Set, and replaced by a new one, at every change."""
+        self._watchers = 0
 
     def use(self, handoff: Handoff) -> None:
         """Says what answers kubelet; before that there is no registration."""
@@ -93,6 +97,7 @@ class DevicePlugin(DevicePluginServicer):
         self, _request: pb.Empty, _context: grpc.aio.ServicerContext[pb.Empty, pb.ListAndWatchResponse]
     ) -> AsyncIterator[pb.ListAndWatchResponse]:
         self._metrics.registered.inc()
+        self._watchers += 1
         try:
             while True:
                 changed = self._changed
@@ -100,6 +105,12 @@ class DevicePlugin(DevicePluginServicer):
                 await changed.wait()
         finally:
             self._metrics.registered.dec()
+            self._watchers -= 1
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether kubelet takes our list of devices."""
+        return self._watchers > 0
 
     async def GetPreferredAllocation(  # noqa: N802
         self,
@@ -247,7 +258,12 @@ class KubeletRegistration:
         return own, kubelet
 
     async def _until_changed(self, own: _Made, kubelet: _Made) -> None:
+        unwatched_seconds = 0.0
         while (_made(self._folder / self._endpoint), _made(self._folder / KUBELET_SOCKET)) == (own, kubelet):
+            unwatched_seconds = 0.0 if self._plugin.is_watched else unwatched_seconds + _LOOK_SECONDS
+            if unwatched_seconds >= _UNWATCHED_SECONDS:
+                log.warning("kubelet-does-not-watch", seconds=unwatched_seconds)
+                return
             await self._clock.sleep(_LOOK_SECONDS)
 
 

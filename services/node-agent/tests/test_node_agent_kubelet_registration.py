@@ -1,0 +1,140 @@
+"""Registration with a kubelet that refuses, goes away, comes back, and forgets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hami_chassis.clock import SystemClock
+from hami_node_agent.adapters.device_plugin import DevicePlugin, KubeletRegistration
+from hami_node_agent.core.inventory import KubeletDevice
+from hami_node_agent.metrics import NodeAgentMetrics
+from kubelet_api import deviceplugin_v1beta1_pb2 as pb
+from kubelet_api.constants import KUBELET_SOCKET
+from kubelet_api.deviceplugin_v1beta1_pb2_grpc import (
+    DevicePluginStub,
+    RegistrationServicer,
+    add_RegistrationServicer_to_server,
+)
+from node_agent_world import until
+from prometheus_client import CollectorRegistry
+
+
+class HurriedClock(SystemClock):
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 100)
+
+
+class Answers:
+    """A Handoff that is not asked."""
+
+    prefers = True
+
+    async def preferred(self, requests: Sequence[Any]) -> list[list[str]]:
+        raise NotImplementedError
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[pb.ContainerAllocateResponse]:
+        raise NotImplementedError
+
+    async def pre_start(self, device_ids: Sequence[str]) -> None:
+        raise NotImplementedError
+
+
+class Kubelet(RegistrationServicer):
+    """Counts registrations; `refusals` come first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.refusals = 0
+        self.registered: list[pb.RegisterRequest] = []
+
+    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.Empty:  # noqa: N802
+        if self.refusals:
+            self.refusals -= 1
+            await context.abort(grpc.StatusCode.UNKNOWN, "not now")
+        self.registered.append(request)
+        return pb.Empty()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        (self.folder / KUBELET_SOCKET).unlink(missing_ok=True)
+        server = grpc.aio.server()
+        add_RegistrationServicer_to_server(self, server)
+        server.add_insecure_port(f"unix:{self.folder / KUBELET_SOCKET}")
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop(None)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[list[str]]:
+        """Ids of all lists that come."""
+        lists: list[str] = []
+
+        async def follow() -> None:
+            while True:
+                async with grpc.aio.insecure_channel(f"unix:{self.folder / self.registered[-1].endpoint}") as channel:
+                    with contextlib.suppress(grpc.aio.AioRpcError):  # it registers anew: it is dialled anew
+                        async for answer in DevicePluginStub(channel).ListAndWatch(pb.Empty()):
+                            lists.extend(device.ID for device in answer.devices)
+                await asyncio.sleep(0.01)
+
+        task = asyncio.create_task(follow())
+        try:
+            yield lists
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def kubelet() -> AsyncIterator[Kubelet]:
+    """With our registration running; its folder has a short name, since a unix socket's path has a limit."""
+    folder = Path(tempfile.mkdtemp(prefix="kr"))
+    metrics, clock = NodeAgentMetrics(CollectorRegistry()), HurriedClock()
+    plugin = DevicePlugin(metrics=metrics, clock=clock)
+    plugin.use(Answers())
+    plugin.announce([KubeletDevice(id="A-0", healthy=True)])
+
+    async def nothing_before() -> None: ...
+
+    registration = KubeletRegistration(
+        plugin, "nvidia.com/gpu", folder, before_registering=nothing_before, metrics=metrics, clock=clock
+    )
+    task = asyncio.create_task(registration.run())
+    yield Kubelet(folder)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    shutil.rmtree(folder)
+
+
+async def test_a_refusal_and_a_kubelet_that_is_not_there_are_tried_again(kubelet: Kubelet) -> None:
+    kubelet.refusals = 3
+    async with AsyncExitStack() as life:
+        await life.enter_async_context(kubelet.running())
+        await until(lambda: kubelet.registered, "the registration")
+        async with kubelet.watching() as lists:
+            await until(lambda: "A-0" in lists, "the devices")
+    known = len(kubelet.registered)
+    async with kubelet.running():
+        await until(lambda: len(kubelet.registered) > known, "the registration with the kubelet that was started anew")
+
+    asked = kubelet.registered[0]
+    assert (asked.endpoint, asked.resource_name) == ("nvidia-gpu.sock", "nvidia.com/gpu")
+    assert (asked.options.pre_start_required, asked.options.get_preferred_allocation_available) == (True, True)
+
+
+async def test_a_kubelet_that_took_us_and_does_not_watch_is_told_again(kubelet: Kubelet) -> None:
+    async with kubelet.running():
+        await until(lambda: len(kubelet.registered) >= 2, "another registration")
+        async with kubelet.watching() as lists:
+            await until(lambda: lists, "the devices")
