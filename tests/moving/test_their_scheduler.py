@@ -115,6 +115,7 @@ async def test_its_lock_is_free_though_the_container_cannot_start(world: World, 
     create(world, "waits", {"name": "main", "image": "any"})
     scheduler.filter("waits", NODE, [(1000, 0)])
     await bind(scheduler, "waits")
+    await until(lambda: len(world.pod("waits")["status"]) > 1, "kubelet to see it")
     if world.configuration["handoff"]["mode"] == "lock":
         # Its Allocate is to come: without the lock another's call could be taken for it.
         assert not unlocked(world)
