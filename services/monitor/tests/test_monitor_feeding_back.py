@@ -155,6 +155,18 @@ async def test_a_page_that_cannot_be_read_is_told_once_and_the_region_counts(nod
     assert [entry["event"] for entry in logs].count("limits-page-unreadable") == 1
 
 
+async def test_a_pod_that_calls_itself_by_a_path_reaches_no_other_folder(node: Node, tmp_path: Path) -> None:
+    """Whoever makes a pod may say whose mirror it is."""
+    elsewhere = tmp_path / "elsewhere_main"
+    elsewhere.mkdir()
+    (elsewhere / "a.cache").write_bytes(region_bytes())
+    key = {"kubernetes.io/config.mirror": "../elsewhere"}
+    node.pods.append(pod("liar", f"{CARD_A},NVIDIA,3000,30:;", annotations=key))
+    node.add("urgent", 0)
+    await node.loop.look()
+    assert (elsewhere / "a.cache").read_bytes() == region_bytes()
+
+
 async def test_regions_of_no_pod_and_of_containers_that_ended_are_left_alone(node: Node) -> None:
     node.add("stranger", 0, is_known=False)
     node.add("ended", 0)

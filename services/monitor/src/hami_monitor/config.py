@@ -51,7 +51,7 @@ class HostPidSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     enabled: bool = True
     """Off: where containers have PID namespaces of their own, those that share a card get less compute than promised.
     Needs the host's pids (`hostPID`)."""
-    period_seconds: float = 1.0
+    period_seconds: float = 2.0
     """Between two looks for processes that are new."""
 
 

@@ -6,7 +6,8 @@ other users' processes); its control group is told to everyone, and names pod an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+import os
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from hami_monitor.core.container_folder import FolderOwner, FolderReading, Regio
 from hami_monitor.core.process_trace import (
     ProcessKey,
     ProcessTrace,
+    RegionFileId,
     container_by_cgroup,
     namespaced_pids,
     owner_by_maps,
@@ -25,6 +27,8 @@ from hami_monitor.core.process_trace import (
 )
 
 _LINES_MAX: Final = 50_000
+_TEXT_MAX: Final = 1 << 16
+"""Of the short files, which the kernel gives in one piece."""
 
 
 class ProcProcesses:
@@ -32,37 +36,35 @@ class ProcProcesses:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self._known: dict[ProcessKey, FolderOwner] = {}
+        self._known: dict[ProcessKey, ProcessTrace] = {}
+        """Whose folder was found: it stays what it is for as long as it lives."""
 
     def trace(self, pids: Iterable[int], folders: Iterable[FolderReading]) -> dict[int, ProcessTrace]:
         """By pid; of those that run."""
         folders = tuple(folders)
         files, owners = region_files(folders), {folder.owner for folder in folders}
         found: dict[int, ProcessTrace] = {}
-        known: dict[ProcessKey, FolderOwner] = {}
         for pid in pids:
             stat = process_stat(self._read(pid, "stat"))
-            if stat is None or not stat.is_running:
-                continue
-            key = ProcessKey(pid, stat.began_at_ticks)
-            folder = (
-                self._known.get(key)
-                or self._by_lines(pid, "maps", lambda lines: owner_by_maps(lines, files))
-                or self._by_lines(pid, "mountinfo", lambda lines: owner_by_mounts(lines, owners))
-            )
-            if folder is not None:
-                known[key] = folder
-            cgroup = self._read(pid, "cgroup")
-            found[pid] = ProcessTrace(
-                key=key,
-                name=stat.name,
-                pids=namespaced_pids(self._read(pid, "status")) or (pid,),
-                folder=folder,
-                cgroup_pod_uid=pod_by_cgroup(cgroup) or "",
-                cgroup_container_id=container_by_cgroup(cgroup) or "",
-            )
-        self._known = known
+            if stat is not None and stat.is_running:
+                key = ProcessKey(pid, stat.began_at_ticks)
+                found[pid] = self._known.get(key) or self._traced(key, stat.name, files, owners)
+        self._known = {trace.key: trace for trace in found.values() if trace.folder is not None}
         return found
+
+    def _traced(
+        self, key: ProcessKey, name: str, files: Mapping[RegionFileId, FolderOwner], owners: Container[FolderOwner]
+    ) -> ProcessTrace:
+        pid, cgroup = key.pid, self._read(key.pid, "cgroup")
+        return ProcessTrace(
+            key=key,
+            name=name,
+            pids=namespaced_pids(self._read(pid, "status")) or (pid,),
+            folder=self._by_lines(pid, "maps", lambda lines: owner_by_maps(lines, files))
+            or self._by_lines(pid, "mountinfo", lambda lines: owner_by_mounts(lines, owners)),
+            cgroup_pod_uid=pod_by_cgroup(cgroup) or "",
+            cgroup_container_id=container_by_cgroup(cgroup) or "",
+        )
 
     def search(
         self, began_at_ticks: Container[int], pids: Container[int], places: Iterable[RegionPlace]
@@ -109,6 +111,10 @@ class ProcProcesses:
 
     def _read(self, pid: int, name: str) -> str:
         try:
-            return (self._proc / str(pid) / name).read_text(encoding="utf-8", errors="replace")
+            file = os.open(f"{self._proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return os.read(file, _TEXT_MAX).decode("utf-8", "replace")
+            finally:
+                os.close(file)
         except OSError:
             return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -41,14 +42,20 @@ class RegionFiles:
 
     def __init__(self, containers: Path) -> None:
         self._containers = containers
+        self._places: dict[FolderOwner, RegionPlace] = {}
+        """As the last scan found them."""
 
     def scan(self) -> tuple[FolderReading, ...]:
         """In the order of the folders' names; none while the node-agent has made no folder yet."""
         try:
             with opened(self._containers, TRUSTED_FOLDER) as containers:
-                return tuple(_folders(containers))
+                found = tuple(_folders(containers))
         except FileNotFoundError:
-            return ()
+            found = ()
+        self._places = {
+            one.owner: RegionPlace(owner=one.owner, file=one.file, inode=one.inode) for one in found if one.file
+        }
+        return found
 
     def words(self, owners: Iterable[FolderOwner]) -> dict[RegionPlace, RegionWords]:
         """Of those that have a readable region."""
@@ -66,14 +73,27 @@ class RegionFiles:
             with opened(self._containers, TRUSTED_FOLDER) as containers:
                 for owner in owners:
                     try:
-                        with opened(folder_name(owner), FOLDER, containers) as folder:
-                            name, inode, content = _first_readable(folder, read)
+                        found = self._one(containers, owner, read)
                     except (OSError, UnreadableRegionError):
                         continue
-                    if content is not None:
-                        yield RegionPlace(owner=owner, file=name, inode=inode), content
+                    if found is not None:
+                        yield found
         except FileNotFoundError:
             return
+
+    def _one(
+        self, containers: int, owner: FolderOwner, read: Callable[[int, ReadAt], _Read]
+    ) -> tuple[RegionPlace, _Read] | None:
+        """None: it has no region. Raises OSError and UnreadableRegionError."""
+        known = self._places.get(owner)
+        if known is not None:
+            with suppress(OSError, UnreadableRegionError):
+                inode, there = _read(containers, f"{folder_name(owner)}/{known.file}", read)
+                if inode == known.inode:
+                    return known, there
+        with opened(folder_name(owner), FOLDER, containers) as folder:
+            name, inode, content = _first_readable(folder, read)
+        return None if content is None else (RegionPlace(owner=owner, file=name, inode=inode), content)
 
 
 def read_file(path: Path) -> Region:

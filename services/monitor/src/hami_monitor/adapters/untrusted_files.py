@@ -37,16 +37,27 @@ def opened(path: Path | str, flags: int, folder: int | None = None) -> Iterator[
 @contextmanager
 def opened_regular(name: str, access: int, folder: int) -> Iterator[tuple[int, os.stat_result]]:
     """A regular file in the folder, `access` O_RDONLY or O_RDWR, and what it is. Raises NoRegularFileError, OSError."""
-    with opened(name, _LOOK, folder) as handle:
+    handle = os.open(name, _LOOK, dir_fd=folder)
+    try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise NoRegularFileError(name)
-        with opened(f"/proc/self/fd/{handle}", access | _OPEN) as file:
+        file = os.open(f"/proc/self/fd/{handle}", access | _OPEN)
+        try:
             yield file, os.fstat(file)
+        finally:
+            os.close(file)
+    finally:
+        os.close(handle)
 
 
 def read_at(file: int, offset: int, length: int) -> bytes:
     """Fewer bytes where the file ends."""
-    pieces = []
+    first = os.pread(file, length, offset)
+    if len(first) == length or not first:
+        return first
+    pieces = [first]
+    offset += len(first)
+    length -= len(first)
     while length:
         piece = os.pread(file, length, offset)
         if not piece:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -17,6 +18,10 @@ from hami_monitor.core.container_folder import FolderOwner
 
 MIRROR_KEY: Final = "kubernetes.io/config.mirror"
 """On the API server's picture of a static pod: the UID by which kubelet knows it."""
+
+
+_UID: Final = re.compile(r"[0-9A-Za-z-]+")
+"""Names a folder, and anyone who makes pods may write the mirror's."""
 
 
 class MonitoredContainer(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +101,7 @@ def live_containers(pods: Iterable[MonitoredPod]) -> dict[FolderOwner, tuple[Mon
     return {
         FolderOwner(pod_uid=pod.kubelet_uid, container=container.name): (pod, container)
         for pod in pods
+        if _UID.fullmatch(pod.kubelet_uid)
         for container in pod.containers
         if container.slices and not pod.is_finished and not container.has_ended
     }
