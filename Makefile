@@ -120,6 +120,10 @@ bench-engine: ## Measure the engine at every size: one JSON object a line (BENCH
 bench-instructions: ## Count instructions of decisions after different histories (callgrind; exits 77 without valgrind)
 	@cd rust-core && cargo build --release --quiet -p bench && target/release/bench_instructions
 
+.PHONY: bench-monitor
+bench-monitor: setup ## Measure what the monitor costs a node of 100 containers: one JSON object (BENCH="--seconds 60 --check-budget")
+	@$(BIN)/python -m hami_monitor.bench $(BENCH)
+
 .PHONY: bench-vgpu
 bench-vgpu: libvgpu ## Measure what libvgpu adds to driver calls: JSON lines (BENCH="--check-budgets --only launch"; --help)
 	@libvgpu/build/bin/bench-vgpu $(BENCH)
