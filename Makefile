@@ -57,7 +57,7 @@ test: setup libvgpu kubernetes ## Every test and check
 	$(BIN)/python tools/run_suites.py $(if $(REQUIRED),--required $(REQUIRED))
 
 .PHONY: test-long
-test-long: setup libvgpu ## What takes longer: a million oracle cases, seeded faults, fuzzing, properties
+test-long: setup libvgpu kubernetes ## What takes longer: a million oracle cases, seeded faults, fuzzing, properties, chaos
 	$(BIN)/python tools/run_suites.py --long
 
 .PHONY: format

@@ -19,7 +19,7 @@ FINISHED = (
     "annotation", "request-parsing", "lifecycle", "nodelock", "allocate", "allocate-race", "multi-container", "quota",
     "webhook", "leader-election", "placement", "numa", "mig", "exclusive-cores", "registration",
     "core", "core-memory", "core-vmm", "core-lock", "core-process", "core-disable", "core-symbols", "core-util",
-    "core-graph", "process", "scale", "metrics", "monitor",
+    "core-graph", "process", "scale", "metrics", "monitor", "restart",
 )  # fmt: skip
 """Parts of areas; a case of several areas counts for each."""
 

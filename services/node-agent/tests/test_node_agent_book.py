@@ -15,6 +15,7 @@ from hami_node_agent.core.handed_out import (
     HandedPod,
     HandedSlice,
     MalformedCheckpointError,
+    NewerCheckpointError,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,13 +55,28 @@ def test_what_is_written_is_read_again(pods: dict[str, HandedPod]) -> None:
 def test_any_bytes_are_a_book_or_malformed(raw: bytes) -> None:
     try:
         handed_out.decode(raw)
-    except MalformedCheckpointError:
+    except (MalformedCheckpointError, NewerCheckpointError):
         return
 
 
 def test_a_later_version_is_not_guessed_at() -> None:
-    with pytest.raises(MalformedCheckpointError, match="version 2"):
+    with pytest.raises(NewerCheckpointError, match="version 2"):
         handed_out.decode(b'{"version": 2, "pods": {}}')
+
+
+def test_the_first_form_is_read() -> None:
+    """As the first agents wrote it, without any member that came later."""
+    book = handed_out.decode(
+        b'{"version":1,"pods":{"u":{"namespace":"n","name":"p","allocation_id":"a","state":"allocated","reason":"",'
+        b'"containers":{"main":{"slices":[{"card_id":"GPU-a","memory_mib":3000,"cores_percent":30}],'
+        b'"region_name":"r.cache","position":0}}}}}'
+    )
+
+    found = book.get("u")
+    assert found is not None
+    assert found.containers["main"] == HandedContainer(
+        slices=(HandedSlice(card_id="GPU-a", memory_mib=3000, cores_percent=30),), region_name="r.cache", position=0
+    )
 
 
 def test_members_of_a_later_agent_are_skipped() -> None:

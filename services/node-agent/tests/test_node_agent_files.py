@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hami_chassis.errors import Permanent
 from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile
 from hami_node_agent.adapters.host_folder import HostFolder, LibraryMissingError
 from hami_node_agent.core.grant import HostLayout
@@ -81,6 +82,17 @@ async def test_a_checkpoint_that_cannot_be_read_is_kept_aside(tmp_path: Path) ->
 
     assert not file.load().uids()
     assert (tmp_path / "handed-out.json.unreadable").read_text() == "{"
+
+
+def test_a_checkpoint_of_a_later_agent_is_neither_used_nor_moved(tmp_path: Path) -> None:
+    later = '{"version": 7, "pods": {}}'
+    file = tmp_path / "handed-out.json"
+    file.write_text(later)
+
+    with pytest.raises(Permanent, match=r"version 7.*later node-agent"):
+        CheckpointFile(file).load()
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"handed-out.json": later}
 
 
 # ---- the command line ----------------------------------------------------------------------------------------------

@@ -69,16 +69,19 @@ def test_after_a_reboot_all_get_through_one_after_the_other_and_never_too_many(
             running.clear()
 
 
-def pod(*, done: bool, run: int = 1) -> kube.Pod:
+def pod(*, done: bool, run: int = 1, version: int = 1, app: str = "waiting") -> kube.Pod:
     state = {"terminated": {"exitCode": 0}} if done else {"waiting": {}}
     return kube_pod(
         {
-            "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+            "metadata": {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": str(version)},
             "spec": {
                 "initContainers": [{"name": "i0"}, {"name": "side", "restartPolicy": "Always"}],
                 "containers": [{"name": "c0"}],
             },
-            "status": {"initContainerStatuses": [{"name": "i0", "state": state, "containerID": f"x://{run}"}]},
+            "status": {
+                "initContainerStatuses": [{"name": "i0", "state": state, "containerID": f"x://{run}"}],
+                "containerStatuses": [{"name": "c0", "state": {app: {}}}],
+            },
         }
     )
 
@@ -88,26 +91,37 @@ def kube_pod(document: object) -> kube.Pod:
 
 
 @pytest.mark.parametrize(
-    ("done", "containers", "init"),
+    ("done", "app", "containers", "init"),
     [
-        pytest.param(False, ["i0"], True, id="the init container alone holds the ids"),
-        pytest.param(True, ["i0"], True, id="also when the status is still of the earlier sandbox"),
-        pytest.param(False, ["i0", "c0"], True, id="both hold them and the init container has not ended"),
-        pytest.param(True, ["i0", "c0"], False, id="both hold them and the init container has ended"),
-        pytest.param(True, ["side"], False, id="a sidecar stays"),
+        pytest.param(False, "waiting", ["i0"], True, id="the init container alone holds the ids"),
+        pytest.param(True, "running", ["i0"], True, id="also when the status is still of the earlier sandbox"),
+        pytest.param(False, "waiting", ["i0", "c0"], True, id="both hold them and the init container has not ended"),
+        pytest.param(True, "terminated", ["i0", "c0"], False, id="both hold them and the app container has ended"),
+        pytest.param(
+            True, "running", ["i0", "c0"], True, id="both hold them and the status is older than the question"
+        ),
+        pytest.param(True, "running", ["side"], False, id="a sidecar stays"),
     ],
 )
-def test_whose_turn_it_is(done: bool, containers: list[str], init: bool) -> None:
-    assert is_init_s_turn(pod(done=done), containers) is init
+def test_whose_turn_it_is(done: bool, app: str, containers: list[str], init: bool) -> None:
+    assert is_init_s_turn(pod(done=done, app=app), containers) is init
 
 
 def test_a_pod_needs_its_larger_part_until_its_init_container_ended_once_more() -> None:
     again = RunningAgain()
-    again.let_through(pod(done=True, run=1))
-    assert again.among([pod(done=True, run=1)]) == {"u"}, "the status is still of the earlier sandbox"
-    assert again.among([pod(done=False, run=2)]) == {"u"}
-    assert again.among([pod(done=True, run=2)]) == frozenset()
-    assert again.among([pod(done=False, run=3)]) == frozenset(), "it waits, and holds nothing but its app's part"
+    again.let_through(pod(done=True, app="running"))
+    assert again.among([pod(done=True, app="running")]) == {"u"}, "the status is still of the earlier sandbox"
+    assert again.among([pod(done=False, run=2, version=2)]) == {"u"}
+    assert again.among([pod(done=True, run=2, version=3)]) == frozenset()
+    assert again.among([pod(done=False, run=3, version=4)]) == frozenset(), "it waits, and holds only its app's part"
+
+
+def test_an_app_container_that_was_taken_for_its_init_container_is_seen_to_run() -> None:
+    """Its status came late: the init container had ended before the app container was asked for a second time."""
+    again = RunningAgain()
+    again.let_through(pod(done=False))
+    assert again.among([pod(done=True, version=2)]) == {"u"}
+    assert again.among([pod(done=True, version=3, app="running")]) == frozenset()
 
 
 def test_after_a_restart_of_the_agent_the_status_tells_who_is_at_work() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from uuid import UUID, uuid5
 
@@ -9,6 +10,7 @@ from hami_model.ids import AllocationId, PodUid
 
 _ADOPTED: Final = UUID("2c1f0a53-6f3b-5d51-9c0e-6b8d5f0a7e11")
 """Name space of allocations that another scheduler made. Never changes: ids must stay the same across versions."""
+_WRITTEN: Final = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
 _UNIX_MS_BITS: Final = 48
 RANDOM_BYTES: Final = 10
 """How many random bytes `uuid7` takes."""
@@ -26,6 +28,11 @@ def uuid7(unix_ms: int, random_bytes: bytes) -> AllocationId:
     high = 0x7000 | int.from_bytes(random_bytes[:2], "big") & 0x0FFF
     low = 1 << 63 | int.from_bytes(random_bytes[2:], "big") & (1 << 62) - 1
     return AllocationId(str(UUID(int=unix_ms << 80 | high << 64 | low)))
+
+
+def parse(text: str) -> AllocationId | None:
+    """The id that a pod carries; None for a text that is no id: it goes into events and their headers."""
+    return AllocationId(text) if _WRITTEN.fullmatch(text) else None
 
 
 def adopted(pod_uid: PodUid | str, assigned_time: str) -> AllocationId:

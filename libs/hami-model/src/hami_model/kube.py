@@ -91,6 +91,7 @@ class PodSpec(_Object, frozen=True):
     runtime_class_name: str | None = None
     security_context: SecurityContext | None = None
     priority: int | None = None
+    termination_grace_period_seconds: int | None = None
     init_containers: list[Container] | None = None
     containers: list[Container] | None = None
     scheduling_group: SchedulingGroup | None = None

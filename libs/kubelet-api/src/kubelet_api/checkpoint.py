@@ -13,6 +13,9 @@ from google.protobuf.message import DecodeError
 
 from kubelet_api.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
 
+NO_NUMA_NODE = "-1"
+"""Key of ids that lie on no NUMA node."""
+
 
 class CheckpointError(ValueError):
     """The file as a whole is not a device checkpoint."""
@@ -103,7 +106,7 @@ def read_checkpoint(raw: bytes) -> CheckpointView:
     unreadable: list[UnreadableEntry] = []
     for index, item in enumerate(loose.data.pod_device_entries or []):
         try:
-            entries.append(msgspec.convert(item, PodDevicesEntry))
+            entries.append(msgspec.convert(_by_numa(item), PodDevicesEntry))
         except msgspec.ValidationError as error:
             pod_uid = item.get("PodUID") if isinstance(item, dict) else None
             unreadable.append(UnreadableEntry(index, str(error), pod_uid if isinstance(pod_uid, str) else None))
@@ -113,6 +116,12 @@ def read_checkpoint(raw: bytes) -> CheckpointView:
         if isinstance(ids, list)
     }
     return CheckpointView(tuple(entries), registered, tuple(unreadable))
+
+
+def _by_numa(item: Any) -> Any:  # noqa: ANN401  # JSON of any shape
+    """Before 1.20 kubelet wrote the ids as one list."""
+    ids = item.get("DeviceIDs") if isinstance(item, dict) else None
+    return {**item, "DeviceIDs": {NO_NUMA_NODE: ids}} if isinstance(ids, list) else item
 
 
 def write_checkpoint(checkpoint: Checkpoint) -> bytes:

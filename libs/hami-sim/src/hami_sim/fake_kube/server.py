@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import itertools
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -314,7 +315,8 @@ class FakeKube:
                 await response.write(bookmark_line(self._store.version, kind.kind, kind.api_version))
         finally:
             self._watches.discard(watch)
-        await response.write_eof()
+        with contextlib.suppress(ConnectionResetError):  # the client may be gone
+            await response.write_eof()
         return response
 
 

@@ -261,7 +261,7 @@ class PodWorker:
         return min(present, self._now() + max(grace, self._settings.graceful_floor_seconds))
 
     async def _delete(self) -> None:
-        if self._anything_started() and not self._pod.is_terminal:
+        if not self._pod.is_terminal:
             await self._write_certainly(self._finished_status(final_phase(self._pod, self._states)))
         while not self._object_gone:
             try:

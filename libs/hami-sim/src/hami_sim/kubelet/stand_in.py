@@ -203,6 +203,8 @@ class KubeletStandIn:
 
     def _on_devices(self, resource: str, devices: list[Device]) -> None:
         self._book.advertise(resource, devices)
+        # So the next kubelet knows the resource, and refuses pods that ask for it until its plugin is back.
+        self._checkpoint.save(self._book)
         if self._reporter:
             self._reporter.devices_changed()
 

@@ -10,6 +10,7 @@ from hami_chassis.errors import Permanent, Transient
 from hami_chassis.log import get_logger
 from hami_model import kube
 
+from hami_node_agent.core import handed_out
 from hami_node_agent.core.backends import libraries_in_use
 from hami_node_agent.core.entitlement import is_mirror, kubelet_uid
 from hami_node_agent.core.handed_out import HandedOut
@@ -18,6 +19,9 @@ from hami_node_agent.ports import CdiDirectory, HostFiles, KubeletCheckpoint, Ow
 log = get_logger("collection")
 
 _PERIOD_SECONDS = 60.0
+_HELD_SECONDS = 600.0
+"""Kubelet's checkpoint names a pod until the next one asks for devices, which may be never: then this long is enough
+for a pod that was deleted by force, for whose processes kubelet waits at most their grace period."""
 _IN_USE_PERIOD_SECONDS = 1.0
 """While MIG instances of gone pods are in use: nobody tells when that ends, and others wait for them."""
 
@@ -49,21 +53,36 @@ class Collection:
         self._forget = forget
         self._pods_synced = pods_synced
         self._clock = clock
+        self._unsaved = False
         self._release_mig = release_mig
         self._gone: set[str] = set()
         """UIDs do not come back: who was gone once needs no second look."""
+        self._over: set[str] = set()
+        """Of these, those whose last version showed that every container had ended."""
+        self._held_until: dict[str, float] = {}
+        """For gone pods that kubelet's checkpoint still names: when that counts no longer, by UID."""
         self._work = asyncio.Event()
         self._in_use: frozenset[str] = frozenset()
         """Pods that ended or are gone, and whose MIG instances could not go yet."""
 
+    def pod_seen(self, pod: kube.Pod) -> None:
+        """Once its one-shot init containers have ended, the book remembers that: a new sandbox's status does not."""
+        uid = kubelet_uid(pod)
+        if pod.one_shot_init_done and handed_out.is_of(self._book.get(uid), pod) and self._book.mark_init_over(uid):
+            self._unsaved = True
+            self._work.set()
+        if pod.is_finished and self._release_mig is not None and self._book.get(uid) is not None:
+            self._work.set()
+
     def pod_gone(self, pod: kube.Pod) -> None:
         if not is_mirror(pod):  # the UID that a mirror claims may be another pod's: a list is to prove its absence
             self._gone.add(pod.uid)
+            if has_ended(pod):
+                self._over.add(pod.uid)
+            else:
+                grace = pod.spec.termination_grace_period_seconds or 0
+                self._held_until[pod.uid] = self._clock.monotonic() + max(_HELD_SECONDS, grace + _PERIOD_SECONDS)
         self._work.set()
-
-    def pod_seen(self, pod: kube.Pod) -> None:
-        if pod.is_finished and self._release_mig is not None and self._book.get(kubelet_uid(pod)) is not None:
-            self._work.set()
 
     async def run(self) -> None:
         await self._pods_synced.wait()
@@ -90,6 +109,9 @@ class Collection:
 
     async def collect(self) -> None:
         """One pass. Raises Transient."""
+        if self._unsaved:
+            await self._own.write(self._book)
+            self._unsaved = False
         with_specs, with_folders = await self._cdi.owners(), await self._files.owners()
         pods = tuple(self._ledger.all_cached())
         living = {kubelet_uid(pod) for pod in pods}
@@ -97,6 +119,8 @@ class Collection:
         left = (with_specs | with_folders | self._book.uids()) - living
         if not left:
             self._gone.clear()
+            self._over.clear()
+            self._held_until.clear()
             self._in_use = await self._still_in_use(finished)
             return
         if left - self._gone:
@@ -140,7 +164,19 @@ class Collection:
         """Kubelet's word counts too: a pod deleted by force may still have processes."""
         if not gone:
             return
-        held = {entry.pod_uid for entry in (await self._checkpoint.read()).entries}
-        for uid in gone - held:
+        held = {entry.pod_uid for entry in (await self._checkpoint.read()).entries} if gone - self._over else set()
+        for uid in gone:
+            if uid in held - self._over and self._clock.monotonic() < self._wait_for(uid):
+                continue
             await self._files.remove_pod(uid)
             log.info("folders-removed", pod_uid=uid)
+
+    def _wait_for(self, uid: str) -> float:
+        return self._held_until.setdefault(uid, self._clock.monotonic() + _HELD_SECONDS)
+
+
+def has_ended(pod: kube.Pod) -> bool:
+    """Whether kubelet wrote, as it does before it lets the object go, that nothing of the pod is at work any more."""
+    statuses = [*(pod.status.init_container_statuses or []), *(pod.status.container_statuses or [])]
+    at_work = any(status.state is not None and status.state.running is not None for status in statuses)
+    return pod.is_finished and not at_work

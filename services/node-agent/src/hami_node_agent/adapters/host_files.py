@@ -13,12 +13,12 @@ from typing import Final, TypeVar
 
 import msgspec
 import yaml
-from hami_chassis.errors import Transient
+from hami_chassis.errors import Permanent, Transient
 from hami_chassis.log import get_logger
 
 from hami_node_agent.core import cdi_spec
 from hami_node_agent.core.cdi_spec import ForeignSpec
-from hami_node_agent.core.handed_out import HandedOut, MalformedCheckpointError, decode, encode
+from hami_node_agent.core.handed_out import HandedOut, MalformedCheckpointError, NewerCheckpointError, decode, encode
 
 log = get_logger("host-files")
 
@@ -146,7 +146,10 @@ class CheckpointFile:
         self._one_at_a_time = asyncio.Lock()
 
     def load(self) -> HandedOut:
-        """What was handed out before. An unreadable file is kept aside, and said so. Raises OSError."""
+        """What was handed out before. An unreadable file is kept aside, and said so.
+
+        Raises OSError, and Permanent for a file of a later agent: without it, running pods would lose what they have.
+        """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
             raw = self._path.read_bytes()
@@ -159,6 +162,11 @@ class CheckpointFile:
             self._path.replace(aside)
             log.warning("own-checkpoint-unreadable", path=str(aside), reason=str(error))
             return HandedOut()
+        except NewerCheckpointError as error:
+            raise Permanent(
+                f"{self._path}: {error}. Run the later node-agent again; or drain the node of pods with cards and then "
+                "remove the file"
+            ) from error
 
     async def write(self, book: HandedOut) -> None:
         async with self._one_at_a_time:

@@ -14,12 +14,14 @@ from hami_model.limits_page import layout as page_layout
 from hami_node_agent.adapters import safe_folders
 from hami_node_agent.adapters.host_files import HostFilesError, in_thread, replace_file
 from hami_node_agent.adapters.limits_pages import LimitsPages
+from hami_node_agent.core import cdi_spec
 from hami_node_agent.core.grant import LIBRARY_NAME, ContainerFiles, HostLayout, HostState
 
 log = get_logger("host-folder")
 
 _BY_CONTENT: Final = re.compile(rf"{re.escape(LIBRARY_NAME)}\.[0-9a-f]{{16}}")
 """Names that we made; whoever named a version otherwise removes it, too."""
+_CONTAINER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", re.ASCII)
 
 
 class LibraryMissingError(Permanent):
@@ -76,7 +78,7 @@ class HostFolder:
 
     async def prepare_container(self, files: ContainerFiles) -> None:
         pod_uid, container = files.pod_uid, files.container
-        if "/" in pod_uid + container or not pod_uid or not container:
+        if not cdi_spec.is_pod_uid(pod_uid) or not _CONTAINER_NAME.fullmatch(container):
             raise HostFilesError(f"{pod_uid!r} and {container!r} are no UID and container name that could name a file")
         await in_thread(lambda: self._prepare(files))
 

@@ -70,6 +70,11 @@ def file_name(pod_uid: str, name: str) -> str | None:
     return f"{_FILE_PREFIX}{pod_uid}_{name}.json" if _UID.fullmatch(pod_uid) and _NAME.fullmatch(name) else None
 
 
+def is_pod_uid(text: str) -> bool:
+    """Whether it may become part of a path. A static pod's UID is a hash."""
+    return _UID.fullmatch(text) is not None
+
+
 def owner_of_file(file: str) -> str | None:
     """UID of the pod whose specification a file is; None for a file that is not ours."""
     if not file.startswith(_FILE_PREFIX) or not file.endswith(".json"):

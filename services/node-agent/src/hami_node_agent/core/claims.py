@@ -25,16 +25,15 @@ class Claims:
             return kept[2]
         word = self._settings.vendor.word
         given = handed_out.slices_by_position(known, word) if known is not None and known.containers else None
-        claim = entitlement.claim(pod, self._settings, given)
+        init_was_over = known is not None and known.init_over
+        claim = entitlement.claim(pod, self._settings, given, init_was_over=init_was_over)
         self._known[uid] = (pod, known, claim)
         return claim
 
     def handed_to(self, pod: kube.Pod) -> HandedPod | None:
         """What the book says of this very pod: a mirror may claim the UID of another."""
         known = self._book.get(entitlement.kubelet_uid(pod))
-        if known is None or (known.namespace, known.name) != (pod.metadata.namespace, pod.metadata.name):
-            return None
-        return known
+        return known if handed_out.is_of(known, pod) else None
 
     def forget(self, uid: str) -> None:
         self._known.pop(uid, None)

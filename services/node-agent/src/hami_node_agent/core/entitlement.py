@@ -60,12 +60,8 @@ def by_kubelet_uid(pods: Iterable[kube.Pod]) -> dict[str, kube.Pod]:
 
 def identity(pod: kube.Pod) -> AllocationId:
     """The allocation's id, also of a pod that another scheduler placed."""
-    written = pod.annotations.get(keys.ALLOCATION_ID)
-    return (
-        AllocationId(written)
-        if written
-        else allocation_id.adopted(pod.uid, pod.annotations.get(keys.ASSIGNED_TIME, ""))
-    )
+    written = allocation_id.parse(pod.annotations.get(keys.ALLOCATION_ID, ""))
+    return written or allocation_id.adopted(pod.uid, pod.annotations.get(keys.ASSIGNED_TIME, ""))
 
 
 def has_allocation(pod: kube.Pod, settings: VendorSettings) -> bool:
@@ -149,13 +145,22 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return (not self.handed_out, self.bound_at, self.uid)
 
 
-def claim(pod: kube.Pod, settings: VendorSettings, handed_out: Mapping[int, tuple[Slice, ...]] | None) -> Claim:
-    """A pod's claim; `handed_out` are the slices it was given by position of the container, None if none was."""
+def claim(
+    pod: kube.Pod,
+    settings: VendorSettings,
+    handed_out: Mapping[int, tuple[Slice, ...]] | None,
+    *,
+    init_was_over: bool = False,
+) -> Claim:
+    """A pod's claim.
+
+    `handed_out`: the slices it was given by position of the container, None if none was. `init_was_over`: its one-shot
+    init containers had ended once, in whatever sandbox.
+    """
     slots: Slots = allocations.read(pod, settings).slots
     if handed_out:
         slots = tuple(handed_out.get(position, slot) for position, slot in enumerate(slots))
-    # An app container that was handed over proves it for good; the status begins anew with a new sandbox.
-    init_over = pod.one_shot_init_done or any(position >= len(pod.init_containers) for position in handed_out or ())
+    init_over = init_was_over or pod.one_shot_init_done
     shapes = cards.shapes(pod)
     return Claim(
         uid=kubelet_uid(pod),

@@ -3,7 +3,8 @@
     (nothing) ──first container──▶ allocated ──▶ failed
         └──────────────────────────────────────▶ failed
 
-Written form: JSON with a version. A reader of version 1 ignores members it does not know.
+Written form: JSON with a version. Members are only ever added, with defaults, and unknown ones are ignored, so every
+agent of a version reads what another of it wrote. A change of meaning is a new version, which older agents refuse.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 import msgspec
+from hami_model import kube
 from hami_model.cards import MigPlacement, Slice
-from hami_model.errors import MalformedError
+from hami_model.errors import HamiError, MalformedError
 from hami_model.events.parts import Enforcement
 from hami_model.ids import CardId
 from hami_model.mig_allocations import MigInstance
@@ -64,6 +66,8 @@ class HandedPod(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it failed."""
     containers: dict[str, HandedContainer] = {}
+    init_over: bool = False
+    """Its one-shot init containers had ended once: what only they needed is free for others since."""
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +77,10 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
 
 class MalformedCheckpointError(MalformedError):
     """The agent's own checkpoint cannot be read."""
+
+
+class NewerCheckpointError(HamiError):
+    """A later agent wrote the checkpoint, and this one would misread it."""
 
 
 class HandedOut:
@@ -109,6 +117,14 @@ class HandedOut:
         self._pods[uid] = known
         return known
 
+    def mark_init_over(self, uid: str) -> bool:
+        """Whether that is news."""
+        known = self._pods.get(uid)
+        if known is None or known.init_over:
+            return False
+        self._pods[uid] = msgspec.structs.replace(known, init_over=True)
+        return True
+
     def replace_container(self, uid: str, container: str, handed: HandedContainer) -> None:
         """Puts what is now known of a container that is in the book."""
         known = self._pods[uid]
@@ -116,6 +132,11 @@ class HandedOut:
 
     def drop(self, uid: str) -> bool:
         return self._pods.pop(uid, None) is not None
+
+
+def is_of(handed: HandedPod | None, pod: kube.Pod) -> bool:
+    """Whether that was handed to this very pod: a mirror may claim the UID of another."""
+    return handed is not None and (handed.namespace, handed.name) == (pod.metadata.namespace, pod.metadata.name)
 
 
 def slices_by_position(handed: HandedPod, vendor: str) -> dict[int, tuple[Slice, ...]]:
@@ -189,11 +210,15 @@ def encode(book: HandedOut) -> bytes:
 
 
 def decode(raw: bytes) -> HandedOut:
-    """Raises MalformedCheckpointError."""
+    """Raises MalformedCheckpointError, NewerCheckpointError."""
     try:
         document = msgspec.json.decode(raw, type=_Document)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise MalformedCheckpointError(f"not a checkpoint of the node-agent: {error}") from error
-    if document.version != VERSION:
-        raise MalformedCheckpointError(f"version {document.version} is not {VERSION}: written by another node-agent")
+    if document.version > VERSION:
+        raise NewerCheckpointError(
+            f"it is of version {document.version}; this node-agent knows versions up to {VERSION}"
+        )
+    if document.version < 1:
+        raise MalformedCheckpointError(f"version {document.version}: there never was one below 1")
     return HandedOut(document.pods)

@@ -22,19 +22,27 @@ def is_one_shot_init(pod: kube.Pod, container: str) -> bool:
 
 
 def is_init_s_turn(pod: kube.Pod, containers: Collection[str]) -> bool:
-    """Whether a one-shot init container starts: kubelet names no container, and gives its ids to others as well."""
-    return not pod.one_shot_init_done or all(is_one_shot_init(pod, name) for name in containers)
+    """Whether a one-shot init container may be starting: kubelet names none, and gives its ids to others as well.
+
+    A status that shows the others at work is older than the question, and kubelet asks again when it is newer.
+    """
+    if not pod.one_shot_init_done or all(is_one_shot_init(pod, name) for name in containers):
+        return True
+    return any(
+        status.name in containers and status.state is not None and status.state.running is not None
+        for status in pod.status.container_statuses or []
+    )
 
 
 class RunningAgain:
     """Pods whose init containers were let through once more, until their status shows that these ended."""
 
     def __init__(self) -> None:
-        self._since: dict[str, frozenset[tuple[str, str]]] = {}
-        """By UID: the init containers' ids at the runtime before that."""
+        self._since: dict[str, kube.Pod] = {}
+        """By UID: the pod as it was known then."""
 
     def let_through(self, pod: kube.Pod) -> None:
-        self._since.setdefault(kubelet_uid(pod), _init_ids(pod))
+        self._since.setdefault(kubelet_uid(pod), pod)
 
     def forget(self, uid: str) -> None:
         self._since.pop(uid, None)
@@ -44,11 +52,20 @@ class RunningAgain:
         found = set()
         for pod in pods:
             uid = kubelet_uid(pod)
-            if uid in self._since and pod.one_shot_init_done and _init_ids(pod) != self._since[uid]:
+            if uid in self._since and _is_over(pod, self._since[uid]):
                 del self._since[uid]
             if uid in self._since or _init_runs(pod):
                 found.add(uid)
         return frozenset(found)
+
+
+def _is_over(pod: kube.Pod, before: kube.Pod) -> bool:
+    """Whether the status is of the present sandbox, and past the init containers."""
+    if not pod.one_shot_init_done or pod.metadata.resource_version == before.metadata.resource_version:
+        return False
+    apps = pod.status.container_statuses or []
+    began = any(status.state is not None and status.state.running is not None for status in apps)
+    return began or _init_ids(pod) != _init_ids(before)
 
 
 def _init_ids(pod: kube.Pod) -> frozenset[tuple[str, str]]:

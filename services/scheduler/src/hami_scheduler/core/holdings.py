@@ -54,9 +54,9 @@ def allocation_id_of(pod: kube.Pod) -> AllocationId | None:
 
     None where neither is there.
     """
-    written = pod.annotations.get(keys.ALLOCATION_ID)
-    if written:
-        return AllocationId(written)
+    written = allocation_id.parse(pod.annotations.get(keys.ALLOCATION_ID, ""))
+    if written is not None:
+        return written
     assigned_time = pod.annotations.get(keys.ASSIGNED_TIME)
     return None if assigned_time is None else allocation_id.adopted(pod.uid, assigned_time)
 
