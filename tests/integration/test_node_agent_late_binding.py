@@ -78,6 +78,41 @@ async def test_a_node_registers_and_a_pod_gets_its_slice(serving: World) -> None
     assert serving.pod("train")["metadata"]["labels"]["hami.io/vgpu-node"] == NODE
 
 
+async def test_pages_follow_the_agent_s_settings_while_containers_run(serving: World) -> None:
+    uid = serving.bind_pod("train", slot((1, 3000, 30)), container(gpus=1))
+    await serving.runs("train")
+    path = serving.root / "hook" / "vgpu" / "limits" / f"{uid}_main" / "page"
+    inode = path.stat().st_ino
+    assert limits_page.decode(path.read_bytes()).policy == Policy.FORCE
+
+    await serving.kill_agent()
+    serving.configuration["enforcement"] = {"compute": "contended", "context_mib": 300, "opt_out": "forbidden"}
+    serving.start_agent()
+
+    await until(lambda: serving.agent_lines("limits-page-changed"), "the change")
+    found = limits_page.decode(path.read_bytes())
+    assert (found.policy, found.cards[0].context_bytes, path.stat().st_ino) == (Policy.DEFAULT, 300 << 20, inode)
+
+
+async def test_the_driver_as_back_end_is_refused_at_the_start(world: World) -> None:
+    world.configuration["enforcement"] = {"cards": "driver"}
+    world.start_agent()
+    await until(lambda: "enforcement.cards says driver" in world.agent_log().read_text(), "the refusal")
+    assert "set preload" in world.agent_log().read_text()
+
+
+async def test_a_node_without_enforcement_needs_no_library_and_gives_the_card_alone(world: World) -> None:
+    world.configuration["enforcement"] = {"cards": "none"}
+    world.configuration["files"]["library_file"] = ""
+    world.start_agent()
+    async with world.kubelet(allocatable=20):
+        uid = world.bind_pod("train", slot((1, 3000, 30)), container(gpus=1))
+        environment = await world.environment("train")
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == card_id(1)
+    assert not {LIMIT, "LD_PRELOAD", "CUDA_DEVICE_MEMORY_SHARED_CACHE"} & environment.keys()
+    assert not (world.root / "hook" / "vgpu" / "limits" / f"{uid}_main").exists()
+
+
 async def test_twenty_pods_at_once_each_get_their_own(serving: World) -> None:
     for number in range(20):
         serving.bind_pod(f"p{number}", slot((number % 2, 1000 + number, 5)), container(gpus=1))

@@ -182,7 +182,9 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     # Files of the host.
     layout = HostLayout(hook_path=settings.files.hook_path, lock_dir=settings.files.lock_dir.rstrip("/"))
     files = HostFolder(layout, settings.files.library_version)
-    log.info("library", version=files.install(settings.files.library_file) or "not versioned")
+    enforcement = _enforcement(settings.enforcement, nvidia, options)
+    version = files.install(settings.files.library_file, needed=enforcement.uses("preload"))
+    log.info("library", version=version or "not versioned")
     cdi = CdiFolder(Path(settings.files.cdi_dir), [Path(folder) for folder in settings.files.nvidia_cdi_dirs])
     cdi.prepare()
     own = CheckpointFile(Path(settings.files.state_dir) / "handed-out.json")
@@ -199,7 +201,6 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         return _idle(settings, registry)
     stack.push_async_callback(nvml.close)
 
-    enforcement = _enforcement(settings.enforcement, nvidia, options)
     backends.refuse_unavailable(enforcement, await nvml.driver_version())
     for backend in backends.BACKENDS:
         metrics.slices.labels(backend).set_function(functools.partial(backends.count_slices, book, backend))

@@ -36,8 +36,9 @@ class HostFolder:
         self._library_version = library_version
         self._pages = LimitsPages(Path(layout.limits))
 
-    def install(self, library_file: str) -> str:
-        """Puts the library and its preload list in place; returns the version. Raises OSError, LibraryMissingError.
+    def install(self, library_file: str, *, needed: bool = True) -> str:
+        """Puts the library and its preload list in place; returns the version. Raises OSError, LibraryMissingError:
+        there is none, though it is `needed`.
 
         A library of another content has another name, and a file is replaced by rename only: what a running
         container has mapped or mounted stays as it is.
@@ -57,7 +58,7 @@ class HostFolder:
         listed = Path(self._layout.preload_list)
         if not listed.is_file() or listed.read_bytes() != preload:
             replace_file(listed, preload)
-        if not Path(self._library()).is_file():
+        if needed and not Path(self._library()).is_file():
             raise LibraryMissingError(
                 f"there is no library {self._library()}; set files.library_file to the {LIBRARY_NAME} to install"
             )
