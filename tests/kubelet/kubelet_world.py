@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 from hami_model import allocations
+from hami_sim.cluster.services import program
 from hami_sim.controlplane import RestClient
 from node_places import CDI_FOLDER, NODE, WORKLOAD_IMAGE
 from prometheus_client.parser import text_string_to_metric_families
@@ -248,9 +249,39 @@ class World:
                 return values
             await asyncio.sleep(POLL_SECONDS)
 
+    def host_pid_of(self, uid: str, program: str) -> int:
+        """Of the one process of a pod that runs a program, as the node sees it."""
+        (found,) = [
+            int(place.name)
+            for place in Path("/proc").iterdir()
+            if place.name.isdigit()
+            and _read(place / "comm").strip() == program
+            and f"pod{uid}" in _read(place / "cgroup")
+        ]
+        return found
+
+    async def until_host_pids(self, uid: str) -> list[tuple[int, int]]:
+        """Pids in the region of a pod's one container, as the container and as the node sees them, once told."""
+        while True:
+            (region,) = (self.node.folders.hook / "vgpu" / "containers").glob(f"{uid}_*/*.cache")
+            argv = (program("hami-monitor"), "region", str(region), "--json")
+            printed = await asyncio.to_thread(subprocess.run, argv, capture_output=True, check=True)
+            found = [(one["pid"], one["hostpid"]) for one in json.loads(printed.stdout)["processes"]]
+            if found and all(host for _, host in found):
+                return found
+            await asyncio.sleep(POLL_SECONDS)
+
     async def _metrics(self, url: str) -> str:
         async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
             return await response.text()
+
+
+def _read(file: Path) -> str:
+    """Empty where the process has ended meanwhile."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
 
 
 def _init_runs(pod: Json) -> bool:

@@ -112,3 +112,11 @@ async def test_the_monitor_shows_what_a_container_uses(world: World) -> None:
     assert shown["hami_slice_memory_limit_bytes"] == 3000 << 20
     assert shown["hami_slice_cores_promised_ratio"] == 0.3
     assert shown["hami_slice_processes"] == 1
+
+
+async def test_the_monitor_tells_the_library_the_hosts_pid_of_its_process(world: World) -> None:
+    created = await world.create_pod("train", container(HOLD, gpu=1, gpumem=3000))
+    await world.until_running("train")
+    host_pid = world.host_pid_of(created["metadata"]["uid"], WORKLOAD)
+    assert host_pid != 1
+    assert await world.until_host_pids(created["metadata"]["uid"]) == [(1, host_pid)]
