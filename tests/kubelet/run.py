@@ -37,6 +37,7 @@ from node_places import FOLDER_VARIABLE, KUBELET_FOLDER
 
 SKIPPED = 77
 INTERRUPTED = 130
+FOLDER_PREFIX = "hami-kubelet-"
 HERE = Path(__file__).resolve().parent
 PROGRAMS = {
     "runc": "runc",
@@ -75,11 +76,14 @@ def main() -> int:
 def run_tests(arguments: list[str]) -> int:
     """Makes the node, runs pytest in it, removes the node."""
     remembered = cache_root() / "kubelet-kernel-settings.json"
-    restore_kernel_settings(remembered)  # of a run that was killed
+    # Of a run that was killed: nobody else has the node now.
+    restore_kernel_settings(remembered)
     end_control_groups()
-    made_mount_point = not KUBELET_FOLDER.exists()
+    for left in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        shutil.rmtree(left)
+    made_mount_point = not KUBELET_FOLDER.exists() or not any(KUBELET_FOLDER.iterdir())
     KUBELET_FOLDER.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="hami-kubelet-"))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     store_kernel_settings(remembered)
     succeeded = False
     try:
