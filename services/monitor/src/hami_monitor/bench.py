@@ -1,8 +1,9 @@
 """What the monitor costs a node: `python -m hami_monitor.bench [--containers 100] [--seconds 60]`, one JSON object.
 
 The service's own loops (samples and events, feedback, host pids, scrapes) at their usual periods, over real region
-files and real processes, which do nothing but live. All containers launch all the time. The API server, NATS and the
-driver are left out: pods stand in memory, events are encoded and dropped, and the cards are told as read.
+files and real processes, which do nothing but live. All containers launch all the time. It is measured from when
+everything has been seen once. The API server, NATS and the driver are left out: pods stand in memory, events are
+encoded and dropped, and the cards are told as read.
 """
 
 from __future__ import annotations
@@ -167,6 +168,7 @@ async def measure(node: Node, *, seconds: float, settings: MonitorSettings) -> d
             await clock.sleep(SCRAPE_SECONDS)
 
     loops = [asyncio.ensure_future(run()) for run in (host.run, sampler.run, feedback.run, host_pids.run, scrape)]
+    await asyncio.sleep(settings.sampling.period_seconds * 1.5)
     began, used = time.monotonic(), time.process_time()
     while time.monotonic() - began < seconds:
         before = time.process_time()

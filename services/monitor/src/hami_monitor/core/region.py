@@ -207,6 +207,8 @@ class _Slots:
 
     def sum(self, offset: int) -> int:
         """Of one field over the live slots, modulo 2^64."""
+        if len(self._words) == self._step:  # one process, as in most containers
+            return self._words[offset // _WORD]
         return sum(self._words[offset // _WORD :: self._step]) & _UINT64
 
     def processes(self) -> tuple[RegionProcess, ...]:
