@@ -264,6 +264,11 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     root = driver_root(settings.nvml)
     machine = find_devices(root)
     rules, roots = device_rules(settings.devices, settings.nvml, machine), host_roots(settings.devices, settings.nvml)
+    if rules.uses_cdi and is_mig and settings.handoff.mode != "late-binding":
+        raise Permanent(
+            "operatingmode mig makes MIG devices that no specification of whole cards can name: with a cdi strategy in "
+            f"devices.list_strategies handoff.mode must be late-binding, not {settings.handoff.mode}"
+        )
     if rules.uses_cdi:
         driver_files = find_driver_files(FoldersBelow(root), root)
         card_specs = CardSpecs(
