@@ -16,8 +16,7 @@ from hami_sim.cluster.usage_samples import connect
 from hami_sim.controlplane import ApiError
 
 LOCK = "hami.io/mutex.lock"
-LIMIT_SECONDS = 600
-"""Folders of pods that kubelet's checkpoint still names go when the next pod comes, or a minute later."""
+LIMIT_SECONDS = 300
 
 
 async def until_nothing_is_left(cluster: LocalCluster, say: Callable[[str], None]) -> list[str]:

@@ -39,10 +39,18 @@ class Tenant:
     """Init containers first."""
     outlasts: int
     """How many disturbances it is there for once it was served."""
+    node: str = ""
+    """Where it must go; empty: anywhere."""
 
     @property
     def is_job(self) -> bool:
         return all(container.role in ("init", "job") for container in self.containers)
+
+
+def last_on(node: str, number: int) -> Tenant:
+    """A pod after all others: with its admission kubelet's checkpoint forgets those that are gone."""
+    container = TenantContainer(name="app-0", role="app", memory_mib=SMALLEST_MIB - 1 - number, gpus=1)
+    return Tenant(number=-1, name=f"last-{node}", restart="Always", containers=(container,), outlasts=0, node=node)
 
 
 SHAPES: tuple[tuple[Role, ...], ...] = (

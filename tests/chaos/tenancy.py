@@ -92,6 +92,7 @@ def manifest(tenant: Tenant, seen: Path) -> Json:
             "initContainers": inits,
             "containers": apps,
             "volumes": [{"name": "seen", "hostPath": {"path": str(seen)}}],
+            **({"nodeSelector": {"kubernetes.io/hostname": tenant.node}} if tenant.node else {}),
         },
     }
 
@@ -137,7 +138,7 @@ class Tenancy:
                 async with names.setdefault(tenant.name, asyncio.Lock()):
                     await self._live(tenant)
                 self.served += 1
-                self.progress(f"{self.served}/{len(plan)} pods served and gone")
+                self.progress(f"{self.served} pods served and gone")
 
         telling = asyncio.create_task(self._tell())
         try:

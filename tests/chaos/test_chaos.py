@@ -11,7 +11,7 @@ import pytest
 from disturbing import Disturber
 from hami_sim.cluster import LocalCluster
 from leftovers import until_nothing_is_left
-from plan import disturbances, tenants
+from plan import disturbances, last_on, tenants
 from tenancy import Sightings, Tenancy, faults_of
 
 PODS = int(os.environ.get("HAMI_CHAOS_PODS") or 30)
@@ -41,8 +41,8 @@ async def test_whatever_ends_and_comes_back_each_pod_has_its_own_limits_and_noth
         finally:
             disturbing.cancel()
             await asyncio.gather(disturbing, return_exceptions=True)
-    await disturber.everything_back()
-
+        await disturber.everything_back()
+        await tenancy.run(tuple(last_on(node.name, number) for number, node in enumerate(cluster.plans)), AT_A_TIME)
     seen = {uid: sightings.of(uid) for uid in tenancy.made}
     assert [fault for uid, tenant in tenancy.made.items() for fault in faults_of(tenant, uid, seen[uid])] == []
     assert [end for end in tenancy.ends if REFUSED_MEANWHILE not in end] == []
