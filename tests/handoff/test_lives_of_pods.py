@@ -90,6 +90,7 @@ async def test_the_folder_of_a_pod_that_was_deleted_under_its_processes_stays() 
         world.fake.remove("pods", "p", "default")
         await until(lambda: not specifications(world) and not book(world), "the specification's removal")
         assert folders(world) == [f"{uid}_main"]
+        await until(lambda: not (world.root / "kl" / "containers" / uid).exists(), "the end of its processes")
         # The next pod's admission makes kubelet forget the one that is gone.
         world.bind_pod("q", slot((0, 1000, 0)), container(gpus=1))
         await settled(world, "q")

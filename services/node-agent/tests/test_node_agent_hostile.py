@@ -160,7 +160,7 @@ class _Outcomes:
         assert set(annotations) <= {keys.BIND_PHASE, NVIDIA.vendor.to_allocate_key}
         assert annotations[keys.BIND_PHASE] in (keys.BIND_PHASE_SUCCESS, keys.BIND_PHASE_FAILED)
 
-    def announce_allocated(self, pod: kube.Pod, verification: str) -> None: ...
+    def announce_allocated(self, *told: object) -> None: ...
 
     def announce_failed(self, pod: kube.Pod, reason: str, holders: object = ()) -> None: ...
 
@@ -216,7 +216,7 @@ ANNOTATIONS = st.fixed_dictionaries(
     },
     optional={key: TEXT | st.just("x" * 100_000) | st.just(FORGED_MIG) for key in OTHER_KEYS},
 )
-NAME = st.sampled_from(["main", "side"]) | TEXT
+NAME = st.sampled_from(["main", "main", "main", "side"]) | TEXT
 ENV = st.lists(
     st.fixed_dictionaries(
         {
