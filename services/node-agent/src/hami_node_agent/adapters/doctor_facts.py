@@ -72,7 +72,7 @@ async def gather(settings: NodeAgentSettings) -> MachineFacts:
         pod_resources_problem=await _pod_resources(settings.kubelet.pod_resources_socket),
         driver_problem=driver_problem,
         card_ids=card_ids,
-        library_problem=_library(settings.files, layout),
+        library_problem=_library(settings.files, layout) if _needs_library(settings) else "",
         hook=_folder(_nearest(Path(layout.folder)), named=layout.folder),
         limits=_folder(Path(layout.limits)),
         cdi=_folder(_nearest(Path(settings.files.cdi_dir)), named=settings.files.cdi_dir),
@@ -152,6 +152,12 @@ async def _driver(settings: NodeAgentSettings) -> tuple[str, tuple[str, ...]]:
     return "", tuple(card.uuid for card in found.cards)
 
 
+def _needs_library(settings: NodeAgentSettings) -> bool:
+    """Where nothing is held by the library, and none is named, there need be none."""
+    held_by = {settings.enforcement.cards, *settings.enforcement.by_card.values()}
+    return bool(settings.files.library_file) or "preload" in held_by
+
+
 def _library(files: FileSettings, layout: HostLayout) -> str:
     name = files.library_file or (
         layout.versioned_library(files.library_version) if files.library_version else layout.library
@@ -190,6 +196,6 @@ def _book(file: Path) -> str:
         return ""
     except OSError as error:
         return f"{file}: {error.strerror}"
-    except handed_out.MalformedCheckpointError as error:
+    except (handed_out.MalformedCheckpointError, handed_out.NewerCheckpointError) as error:
         return f"{file}: {error}"
     return ""
