@@ -9,7 +9,7 @@ import pytest
 from hami_sim.cluster.artefacts import KUBERNETES_OBJECTS, Artefacts, find_artefacts
 from hami_sim.cluster.errors import ClusterError
 from hami_sim.cluster.layout import NODES_PATH_MAX, ClusterLayout, NodeLayout
-from hami_sim.cluster.leftovers import mount_points_below, remove_tree
+from hami_sim.cluster.leftovers import mount_points_below
 from hami_sim.cluster.objects import identities, object_path
 from hami_sim.cluster.profile import profile_of, uniform_profile
 from hami_sim.cluster.record import load_sim_record, new_record, port_names, store_sim_record
@@ -160,18 +160,6 @@ class TestObjects:
 
 
 class TestLeftovers:
-    def test_trees_files_and_links_go_what_links_point_to_stays(self, tmp_path):
-        kept = tmp_path / "kept"
-        kept.mkdir()
-        (kept / "file").touch()
-        tree = tmp_path / "tree"
-        (tree / "a").mkdir(parents=True)
-        (tree / "link").symlink_to(kept)
-        remove_tree(tree)
-        remove_tree(tree)
-        assert [path.name for path in tmp_path.iterdir()] == ["kept"]
-        assert (kept / "file").exists()
-
     def test_mounts_are_found_below_a_folder_only(self, tmp_path):
         assert mount_points_below([tmp_path]) == []
         assert Path("/proc") in mount_points_below([Path("/")])

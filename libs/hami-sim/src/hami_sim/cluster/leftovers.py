@@ -1,10 +1,9 @@
-"""Removes what a cluster leaves on the machine: mounts and files."""
+"""Takes away mounts that a cluster leaves on the machine."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -29,11 +28,3 @@ def unmount_below(folders: Iterable[Path]) -> None:
     for point in mount_points_below(folders):
         if libc.umount2(os.fsencode(point), _MNT_DETACH) != 0:
             raise ClusterError(f"{point} cannot be unmounted: {os.strerror(ctypes.get_errno())}")
-
-
-def remove_tree(path: Path) -> None:
-    """Removes a file or a folder with all in it; what is not there is removed already."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from hami_chassis.untrusted_folders import remove_tree
+
 from hami_sim.cluster.artefacts import Artefacts, artefacts_in
 from hami_sim.cluster.errors import ClusterError
 from hami_sim.cluster.layout import ClusterLayout, NodeLayout
-from hami_sim.cluster.leftovers import remove_tree, unmount_below
+from hami_sim.cluster.leftovers import unmount_below
 from hami_sim.cluster.profile import NodePlan, node_plans
 from hami_sim.cluster.record import SimRecord, load_sim_record, nodes_root
 from hami_sim.cluster.service_runner import ServiceRunner

@@ -5,7 +5,6 @@ the stand-in stops, the task is cancelled and the processes go on; the next life
 """
 
 import asyncio
-import shutil
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -16,6 +15,7 @@ from hami_chassis.clock import Clock
 from hami_chassis.errors import Permanent, Transient
 from hami_chassis.kube.errors import Conflict, NotFound
 from hami_chassis.log import get_logger
+from hami_chassis.untrusted_folders import remove_tree
 
 from hami_sim.kubelet.admission import Refusal
 from hami_sim.kubelet.container_starter import ContainerStarter, StartFault
@@ -125,7 +125,8 @@ class PodWorker:
         await self._end_containers()
         await self._delete()
         self._processes.remove_pod(self._pod.uid)
-        shutil.rmtree(self._starter.forget_pod(self._pod.uid), ignore_errors=True)
+        with suppress(OSError):
+            remove_tree(self._starter.forget_pod(self._pod.uid))
         self._on_done(self._pod.uid)
 
     async def _run_containers(self) -> None:

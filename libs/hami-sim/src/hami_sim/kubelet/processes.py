@@ -8,12 +8,12 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from hami_chassis.untrusted_folders import remove_tree
 
 from hami_sim.kubelet import shim
 from hami_sim.kubelet.launch import Launch
@@ -136,7 +136,7 @@ class ContainerProcesses:
         for folder in self._folder.glob("*/*/*"):
             with contextlib.suppress(FileExistsError):
                 (folder / "shim.json").open("x").close()
-                shutil.rmtree(folder)
+                remove_tree(folder)
 
     def began(self, pod_uid: str, container: str, attempt: int) -> bool:
         """The start has come so far that there may be a process."""
@@ -167,19 +167,21 @@ class ContainerProcesses:
         try:
             await self._shims.start_shim(folder)
         except OSError:
-            shutil.rmtree(folder)
+            remove_tree(folder)
             raise
         self._drop_old(pod_uid, container)
         return ContainerProcess(folder)
 
     def remove_pod(self, pod_uid: str) -> None:
         """Forget the folders of a pod whose processes are over."""
-        shutil.rmtree(self._folder / pod_uid, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_tree(self._folder / pod_uid)
 
     def _drop_old(self, pod_uid: str, container: str) -> None:
         """The present and the previous start are kept: their logs can be asked for."""
         for process in self.attempts(pod_uid, container)[:-2]:
-            shutil.rmtree(process.folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove_tree(process.folder)
 
 
 async def _process_gone(pid: int) -> None:

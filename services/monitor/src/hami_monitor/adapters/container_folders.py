@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from hami_chassis.untrusted_folders import remove
 
 from hami_monitor.adapters.untrusted_files import TRUSTED_FOLDER, opened
 from hami_monitor.core.container_folder import FolderOwner, folder_name, owner_of
@@ -30,13 +31,11 @@ class ContainerFolders:
         """Links in it are not followed. Raises UnremovableFolderError."""
         try:
             with opened(self._containers, TRUSTED_FOLDER) as containers:
-                shutil.rmtree(folder_name(owner), dir_fd=containers)
+                remove(containers, folder_name(owner))
         except FileNotFoundError:
             return  # the node-agent was faster
         except OSError as error:
             raise UnremovableFolderError(error.strerror or str(error)) from error
-        except RecursionError as error:
-            raise UnremovableFolderError("its folders are nested too deep") from error
 
 
 def _ages(containers: int, now_seconds: float) -> Iterator[FolderAge]:

@@ -9,6 +9,7 @@ from typing import Final
 
 from hami_chassis.errors import Permanent
 from hami_chassis.log import get_logger
+from hami_chassis.untrusted_folders import remove_tree
 from hami_model.limits_page import layout as page_layout
 
 from hami_node_agent.adapters import safe_folders
@@ -113,8 +114,7 @@ class HostFolder:
     def _remove_pod(self, pod_uid: str) -> None:
         for folder in self._container_folders():
             if folder.name.partition("_")[0] == pod_uid:
-                with safe_folders.opened(folder.parent) as above:
-                    safe_folders.remove(above, folder.name)
+                remove_tree(folder)
         self._pages.remove_pod(pod_uid)
 
     async def owners(self) -> frozenset[str]:

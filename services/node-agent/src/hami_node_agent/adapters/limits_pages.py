@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from pathlib import Path
 from typing import Final
 
 from hami_chassis.log import get_logger
+from hami_chassis.untrusted_folders import remove_tree
 from hami_model.limits_page import MalformedLimitsPage, layout
 
 from hami_node_agent.adapters.host_files import HostFilesError
@@ -93,4 +93,4 @@ class LimitsPages:
                     page = self._open.pop(folder.name, None)
                     if page is not None:
                         page.close()
-                    shutil.rmtree(folder)
+                    remove_tree(folder)

@@ -1,4 +1,4 @@
-"""Folders that tenants write in, handled so that nothing they put there is followed.
+"""Makes folders that tenants write in, so that nothing they put there is followed.
 
 All goes through descriptors of folders. What is not what it should be, such as a link where a folder belongs, is taken
 out of the way, never followed and never changed.
@@ -6,24 +6,18 @@ out of the way, never followed and never changed.
 
 from __future__ import annotations
 
-import errno
 import os
-import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from itertools import islice
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+from hami_chassis.untrusted_folders import opened, remove, status_of
+
 _PRIVATE: Final = 0o700
 _SHOWN: Final = 0o755
 _FILE: Final = 0o644
 _SHARED: Final = 0o777
-_BATCH: Final = 1000
-_ENTRIES_MAX: Final = 10_000_000
-"""Of one folder, at one removal: somebody may still be filling it."""
 
 
 def make_private(path: Path) -> None:
@@ -41,7 +35,7 @@ def make_shared(path: Path) -> None:
     OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with opened(path.parent.resolve()) as above:
-        status = _status(above, path.name)
+        status = status_of(above, path.name)
         if status is not None and not stat.S_ISDIR(status.st_mode):
             remove(above, path.name)
         with suppress(FileExistsError):
@@ -68,7 +62,7 @@ def make_container_folder(
     elsewhere. Raises OSError.
     """
     with opened(parent) as above:
-        status = _status(above, name)
+        status = status_of(above, name)
         if status is not None and not stat.S_ISDIR(status.st_mode):
             remove(above, name)
         with suppress(FileExistsError):
@@ -86,7 +80,7 @@ def make_container_folder(
 
 
 def _make_folder(above: int, name: str) -> None:
-    status = _status(above, name)
+    status = status_of(above, name)
     if status is not None:
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
             return
@@ -97,73 +91,10 @@ def _make_folder(above: int, name: str) -> None:
 
 
 def _make_file(above: int, name: str) -> None:
-    status = _status(above, name)
+    status = status_of(above, name)
     if status is not None:
         if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
             return
         remove(above, name)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     os.close(os.open(name, flags, _FILE, dir_fd=above))
-
-
-def remove(above: int, name: str) -> None:
-    """Whatever has that name, with all that is in it. Raises OSError."""
-    status = _status(above, name)
-    if status is None:
-        return
-    if not stat.S_ISDIR(status.st_mode):
-        os.unlink(name, dir_fd=above)
-        return
-    with opened(name, above) as folder:
-        _empty(folder)
-    os.rmdir(name, dir_fd=above)
-
-
-def _empty(folder: int) -> None:
-    """However deep the tree is: what lies two levels down is moved up, so neither stack nor descriptors grow."""
-    moved, left = secrets.token_hex(8), _ENTRIES_MAX
-    while entries := _some_of(folder):
-        for name, is_folder in entries:
-            if not is_folder:
-                os.unlink(name, dir_fd=folder)
-                left -= 1
-                continue
-            with opened(name, folder) as inner:
-                while below := _some_of(inner):
-                    for deeper, is_deeper_folder in below:
-                        left -= 1
-                        if is_deeper_folder:
-                            os.rename(deeper, f"{moved}-{left}", src_dir_fd=inner, dst_dir_fd=folder)
-                        else:
-                            os.unlink(deeper, dir_fd=inner)
-                    _refuse_endless(left)
-            os.rmdir(name, dir_fd=folder)
-        _refuse_endless(left)
-
-
-def _some_of(folder: int) -> list[tuple[str, bool]]:
-    """Names, and whether they are folders; links are none."""
-    with os.scandir(folder) as entries:
-        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(entries, _BATCH)]
-
-
-def _refuse_endless(left: int) -> None:
-    if left < 0:
-        raise OSError(errno.EBUSY, "more and more files appear while they are removed")
-
-
-def _status(above: int, name: str) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=above, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
-@contextmanager
-def opened(path: Path | str, above: int | None = None) -> Iterator[int]:
-    """A folder itself, not what a link in its place leads to."""
-    descriptor = os.open(path, _FOLDER, dir_fd=above)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
