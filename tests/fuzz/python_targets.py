@@ -30,7 +30,7 @@ from hami_model import (
 from hami_model.errors import HamiError, InvalidRequestError, MalformedError
 from hami_model.events import codec
 from hami_model.limits_page import CardLimits, LimitsPage
-from hami_monitor.core import process_trace, region, region_layouts
+from hami_monitor.core import process_trace, region, region_layouts, region_slots, region_words
 from hami_node_agent.core import handed_out, node_options
 from hami_scheduler.core import extender
 from hami_scheduler.core.filter import filter_pod
@@ -196,7 +196,7 @@ def kubelet_checkpoint(data: bytes) -> None:
         assert entry in found.holding(entry.resource_name, entry.device_ids)
 
 
-@target(MalformedError)
+@target(MalformedError, handed_out.NewerCheckpointError)
 def handed_out_file(data: bytes) -> None:
     found = handed_out.decode(data)
     assert list(handed_out.decode(handed_out.encode(found)).items()) == list(found.items())
@@ -204,6 +204,35 @@ def handed_out_file(data: bytes) -> None:
 
 @target(MalformedError, most_bytes=512)
 def shared_region(data: bytes) -> None:
+    size, read_at = region_file(data)
+    found = region.read_region(size, read_at)
+    assert all(0 <= card.used.total < 2**64 for card in found.cards)
+
+
+@target(MalformedError, most_bytes=512)
+def shared_region_words(data: bytes) -> None:
+    """What is written back in answer lies inside the file."""
+    size, read_at = region_file(data)
+    found = region_words.read_words(size, read_at)
+    layout = region_words.layout_named(found.layout)
+    assert layout.size_bytes <= size
+    assert all(name.isascii() or "\ufffd" in name for name in found.card_ids)
+
+
+@target(MalformedError, most_bytes=512)
+def shared_region_slots(data: bytes) -> None:
+    """A slot read alone is the one that was read among all, and its place for the host's pid lies inside the file."""
+    size, read_at = region_file(data)
+    found = region_slots.read_slots(size, read_at)
+    layout = region_words.layout_named(found.layout)
+    assert len({slot.index for slot in found.slots}) == len(found.slots)
+    for slot in found.slots:
+        assert slot.pid > 0
+        assert region_slots.read_slot(layout, slot.index, read_at, with_owner=found.is_ours) == slot
+        assert region_slots.host_pid_offset(layout, slot.index) + region_words.WORD_BYTES <= size
+
+
+def region_file(data: bytes) -> tuple[int, region.ReadAt]:
     """The bytes say which size the file has and which 64-bit words of an empty region are overwritten."""
     sizes = [size + surplus for layout in region_layouts.LAYOUTS for surplus in (-1, 0, 1, 64)
              for size in [layout.size_bytes]]  # fmt: skip
@@ -215,8 +244,7 @@ def shared_region(data: bytes) -> None:
         place = int.from_bytes(data[start : start + 3], "little") % max(size, 1)
         content[place : place + 8] = data[start + 3 : start + 11]
     del content[size:]
-    found = region.read_region(size, lambda offset, length: bytes(content[offset : offset + length]))
-    assert all(0 <= card.used.total < 2**64 for card in found.cards)
+    return size, lambda offset, length: bytes(content[offset : offset + length])
 
 
 @target(MalformedError, most_bytes=512)

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import aiohttp
 import msgspec
 import pytest
 from hami_chassis.clock import SystemClock
@@ -169,6 +170,19 @@ async def test_a_version_that_is_gone_during_a_watch_leads_to_a_list_that_tells_
         fake.expire_watches("pods")
         await journal.until("+a:1", "+b:1", "+c:1", "-a:1", "b:1>2", "+d:1")
     assert metrics.informer_relists.labels("pods", "gone")._value.get() == 1
+
+
+async def test_a_client_that_is_killed_during_a_watch_is_no_error_of_the_server(fake, caplog):
+    killed = aiohttp.ClientSession()
+    watching = await killed.get(f"{fake.url}/api/v1/pods?watch=true")
+    assert watching.connection is not None
+    watching.connection.transport.abort()
+    async with asyncio.timeout(60):
+        while fake.open_watches:
+            fake.put("pods", pod("a", "1"))
+            await asyncio.sleep(0.01)
+    await killed.close()
+    assert [record for record in caplog.records if record.name.startswith("aiohttp")] == []
 
 
 async def test_a_version_that_is_gone_before_a_watch_leads_to_a_list(fake, new_informer, journal):

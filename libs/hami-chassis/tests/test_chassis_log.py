@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 from collections.abc import Iterator
 
@@ -46,6 +47,15 @@ def test_a_line_has_event_fields_level_time_and_context():
     }  # fmt: skip
     assert "pod_uid" not in second
     assert second["error"] == "odd\nmessage"
+
+
+def test_a_name_that_is_no_text_costs_no_line():
+    stream = io.StringIO()
+    configure_logging(LogSettings(), service="monitor", stream=stream)
+    get_logger("regions").warning("unreadable", file="\udcff.cache", error=ValueError("odd"))
+    (line,) = stream.getvalue().splitlines()
+    assert json.loads(line)["file"] == "\udcff.cache"
+    assert json.loads(line)["error"] == "odd"
 
 
 def test_the_level_is_respected_and_libraries_speak_the_same_way():

@@ -30,7 +30,6 @@ def deep_chain(folder: Path, levels: int) -> None:
     above = os.open(folder, os.O_RDONLY)
     for _ in range(levels):
         os.mkdir("d", dir_fd=above)
-        os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=above))
         below = os.open("d", os.O_RDONLY, dir_fd=above)
         os.close(above)
         above = below
@@ -57,18 +56,19 @@ def test_trees_files_and_links_go_and_what_links_point_to_stays(tmp_path: Path) 
 
 
 def test_however_deep_a_tree_is_neither_stack_nor_descriptors_grow(tmp_path: Path) -> None:
-    deep_chain(tmp_path / "tree", 3000)
+    deep_chain(tmp_path / "tree", 1200)
     with few_descriptors():
         remove_tree(tmp_path / "tree")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_of_many_entries_are_removed_by_and_by(tmp_path: Path) -> None:
+def test_folders_of_many_entries_are_removed_by_and_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untrusted_folders, "_BATCH", 10)
     for place in ("tree", "tree/a", "tree/b"):
         (tmp_path / place).mkdir()
-        for number in range(1200):
+        for number in range(35):
             (tmp_path / place / f"f{number}").touch()
-    for number in range(1200):
+    for number in range(35):
         (tmp_path / "tree" / "a" / f"d{number}" / "d").mkdir(parents=True)
     with few_descriptors():
         remove_tree(tmp_path / "tree")

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
+import threading
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hami_chassis.untrusted_folders import remove_tree
 from hami_monitor.adapters.region_files import RegionFiles, read_file
-from hami_monitor.core.container_folder import ENTRY_MAX, FolderReading, owner_of
+from hami_monitor.core.container_folder import ENTRY_MAX, FolderOwner, FolderReading, folder_name, owner_of
+from hami_monitor.core.region import read_region
 from hami_monitor.core.region_layouts import UnreadableRegionError
+from hami_monitor.core.region_slots import read_slots
+from hami_monitor.core.region_words import read_words
 from monitor_builders import CARD_A, CARD_B, Slot, region_bytes
 
 UID = "9e859505-1510-4d39-8f63-391beb537291"
@@ -91,6 +99,21 @@ def replace_by_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def replace_by_full_device(path: Path) -> None:
+    make_device(path, os.makedev(1, 7))
+
+
+def replace_by_null_device(path: Path) -> None:
+    make_device(path, os.makedev(1, 3))
+
+
+def make_device(path: Path, number: int) -> None:
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, number)
+    except PermissionError:
+        pytest.skip("devices are made by root only")
+
+
 def replace_by_socket(path: Path) -> None:
     listening = socket.socket(socket.AF_UNIX)
     previous = Path.cwd()
@@ -102,7 +125,17 @@ def replace_by_socket(path: Path) -> None:
         listening.close()
 
 
-@pytest.mark.parametrize("replace", [replace_by_link, replace_by_pipe, replace_by_socket, Path.mkdir])
+@pytest.mark.parametrize(
+    "replace",
+    [
+        replace_by_link,
+        replace_by_pipe,
+        replace_by_socket,
+        replace_by_null_device,
+        replace_by_full_device,
+        Path.mkdir,
+    ],
+)
 def test_what_is_no_regular_file_is_not_opened(containers: Path, replace: object) -> None:
     replace(own(containers) / "a.cache")  # type: ignore[operator]
     found = scan(containers)
@@ -163,7 +196,7 @@ def test_folders_that_come_and_go_leave_nothing_open_or_mapped(tmp_path: Path) -
     containers.mkdir()
     files, content = RegionFiles(containers), region_bytes()[: 1 << 12]
     before = open_files(), mappings(tmp_path)
-    for number in range(100):
+    for number in range(1000):
         folder = containers / f"uid{number}_main"
         folder.mkdir()
         (folder / "a.cache").write_bytes(content)
@@ -179,6 +212,116 @@ def open_files() -> int:
 
 def mappings(below: Path) -> int:
     return Path("/proc/self/maps").read_text().count(str(below))
+
+
+def test_a_scan_that_races_with_removal_and_swaps_leaves_nothing_open(tmp_path: Path) -> None:
+    """Folders, files and what they are change between any two looks."""
+    containers = tmp_path / "containers"
+    containers.mkdir()
+    files, content, stop = RegionFiles(containers), region_bytes(), threading.Event()
+    owners = [FolderOwner(pod_uid=f"uid{number}", container="main") for number in range(5)]
+
+    def disturb() -> None:
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            folder = containers / folder_name(owners[turn % len(owners)])
+            remove_tree(folder)
+            if turn % 7 == 0:
+                folder.symlink_to(tmp_path)
+                continue
+            folder.mkdir()
+            file = folder / "a.cache"
+            if turn % 5 == 0:
+                os.mkfifo(file)
+                continue
+            file.write_bytes(content)
+            os.truncate(file, (100, len(content), 1 << 40)[turn % 3])
+
+    before = open_files(), mappings(tmp_path)
+    disturbing = threading.Thread(target=disturb)
+    disturbing.start()
+    try:
+        for _ in range(100):
+            for reading in files.scan():
+                assert reading.region is None or reading.region.cards[0].id == CARD_A
+            files.words(owners)
+            files.slots(owners)
+    finally:
+        stop.set()
+        disturbing.join()
+    assert (open_files(), mappings(tmp_path)) == before
+
+
+@pytest.mark.parametrize("read", [RegionFiles.words, RegionFiles.slots])
+def test_a_known_region_s_folder_that_became_a_link_is_not_followed(
+    containers: Path, tmp_path: Path, read: Callable[[RegionFiles, list[FolderOwner]], object]
+) -> None:
+    (own(containers) / "a.cache").write_bytes(region_bytes())
+    files, owner = RegionFiles(containers), FolderOwner(pod_uid=UID, container="main")
+    files.scan()
+    assert read(files, [owner])
+    moved = tmp_path / "moved"
+    own(containers).rename(moved)
+    own(containers).symlink_to(moved)
+    assert not read(files, [owner])
+
+
+def test_a_region_with_two_names_is_read_as_the_same_file(containers: Path) -> None:
+    """Only writing refuses it: what is read of a link to another's file is what that file's owner wrote."""
+    (own(containers) / "a.cache").write_bytes(region_bytes())
+    other = containers / "other_main"
+    other.mkdir()
+    os.link(own(containers) / "a.cache", other / "a.cache")
+    first, second = RegionFiles(containers).scan()
+    assert first.inode == second.inode
+    assert first.region == second.region
+
+
+def test_junk_of_any_number_and_size_takes_little_memory(containers: Path) -> None:
+    for number in range(ENTRY_MAX * 2):
+        (own(containers) / f"{number:05}{'x' * 100}").touch()
+    huge = containers / "huge_main"
+    huge.mkdir()
+    (huge / "a.cache").write_bytes(region_bytes())
+    os.truncate(huge / "a.cache", 1 << 40)
+    files = RegionFiles(containers)
+    tracemalloc.start()
+    try:
+        junk, read = sorted(files.scan(), key=lambda found: found.owner.pod_uid)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "more than" in junk.problem
+    assert read.region is not None
+    assert peak_bytes < 8 << 20
+
+
+def test_a_name_that_is_no_text_is_told_as_text_of_one_line(containers: Path) -> None:
+    (own(containers) / os.fsdecode(b"\xff\n\x1b.cache")).write_bytes(b"x")
+    problem = scan(containers).problem
+    assert problem.encode().startswith(b"\\\\xff\\n\\x1b.cache: ")
+
+
+@pytest.mark.parametrize(("before", "after"), [(1 << 21, 100), (100, 1 << 21)])
+@pytest.mark.parametrize("read", [read_region, read_words, read_slots])
+def test_a_file_that_grows_or_shrinks_while_it_is_read_is_a_problem_or_read(
+    read: Callable[..., object], before: int, after: int
+) -> None:
+    """At each read anew: the size that was seen is not the one that is there."""
+    content = region_bytes()
+    for change_at in range(6):
+        calls = 0
+
+        def read_at(offset: int, length: int, change_at: int = change_at) -> bytes:
+            nonlocal calls
+            calls += 1
+            return content[: after if calls > change_at else before][offset : offset + length]
+
+        try:
+            read(len(content[:before]), read_at)
+        except UnreadableRegionError:
+            continue
 
 
 def test_one_file_by_its_path(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ format `text`). Context that every line below carries is bound with `log_context
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -94,4 +95,7 @@ def log_context(**fields: str) -> Iterator[None]:
 
 
 def _encode_line(event: object, **_options: object) -> str:
-    return msgspec.json.encode(event, enc_hook=str, order="sorted").decode()
+    try:
+        return msgspec.json.encode(event, enc_hook=str, order="sorted").decode()
+    except UnicodeEncodeError:  # lone surrogates, as in names of files that are no text
+        return json.dumps(event, default=str, sort_keys=True)

@@ -169,6 +169,11 @@ class FakeKube:
 
     # ---- watches ---------------------------------------------------------------------------------------------
 
+    @property
+    def open_watches(self) -> int:
+        """How many clients watch now."""
+        return len(self._watches)
+
     def drop_watches(self, resource: str | None = None) -> None:
         """Ends open watches; clients may go on from where they were."""
         self._watches.end(resource)
@@ -304,18 +309,18 @@ class FakeKube:
         response.enable_chunked_encoding()
         # From here on no await before the watch is registered, or a change would be missed.
         self._watches.add(watch)
-        try:
-            await response.prepare(request)
-            async with asyncio.timeout(float(request.query.get("timeoutSeconds") or 1800)):
-                while (line := await watch.queue.get()) is not None:
-                    await response.write(line)
-        except TimeoutError:
-            if bookmarks:  # the real one sends a last bookmark before it ends a watch
-                kind = KINDS[target.plural]
-                await response.write(bookmark_line(self._store.version, kind.kind, kind.api_version))
-        finally:
-            self._watches.discard(watch)
-        with contextlib.suppress(ConnectionResetError):  # the client may be gone
+        with contextlib.suppress(ConnectionResetError):  # the client may go at any moment
+            try:
+                await response.prepare(request)
+                async with asyncio.timeout(float(request.query.get("timeoutSeconds") or 1800)):
+                    while (line := await watch.queue.get()) is not None:
+                        await response.write(line)
+            except TimeoutError:
+                if bookmarks:  # the real one sends a last bookmark before it ends a watch
+                    kind = KINDS[target.plural]
+                    await response.write(bookmark_line(self._store.version, kind.kind, kind.api_version))
+            finally:
+                self._watches.discard(watch)
             await response.write_eof()
         return response
 

@@ -87,8 +87,11 @@ class RegionFiles:
         """None: it has no region. Raises OSError and UnreadableRegionError."""
         known = self._places.get(owner)
         if known is not None:
-            with suppress(OSError, UnreadableRegionError):
-                inode, there = _read(containers, f"{folder_name(owner)}/{known.file}", read)
+            with (
+                suppress(OSError, UnreadableRegionError),
+                opened(folder_name(owner), FOLDER, containers) as folder,
+            ):
+                inode, there = _read(folder, known.file, read)
                 if inode == known.inode:
                     return known, there
         with opened(folder_name(owner), FOLDER, containers) as folder:
@@ -138,14 +141,19 @@ def _first_readable(folder: int, read: Callable[[int, ReadAt], _Read]) -> tuple[
         try:
             inode, content = _read(folder, name, read)
         except UnreadableRegionError as error:
-            first_problem = first_problem or f"{name}: {error}"
+            first_problem = first_problem or f"{_shown(name)}: {error}"
         except OSError as error:
-            first_problem = first_problem or f"{name}: {error.strerror}"
+            first_problem = first_problem or f"{_shown(name)}: {error.strerror}"
         else:
             return name, inode, content
     if first_problem:
         raise UnreadableRegionError(first_problem)
     return "", 0, None
+
+
+def _shown(name: str) -> str:
+    """A name that a container chose, as text of one line."""
+    return os.fsencode(name).decode(errors="backslashreplace").encode("unicode_escape").decode()
 
 
 def _read(folder: int, name: str, read: Callable[[int, ReadAt], _Read]) -> tuple[int, _Read]:
