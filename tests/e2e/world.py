@@ -176,14 +176,14 @@ class World:
     async def until_not_enforced(self, pod_uid: str) -> events.SliceNotEnforced:
         """What the monitor says of a process that the library does not hold."""
         while True:
-            for event in await self._kept("HAMI_USAGE", subjects.usage(subjects.ANY, subjects.ANY, pod_uid)):
+            for event in await self._kept("HAMI_USAGE", subjects.not_enforced(subjects.ANY, subjects.ANY, pod_uid)):
                 if isinstance(event, events.SliceNotEnforced):
                     return event
             await asyncio.sleep(POLL_SECONDS)
 
     async def not_enforced(self) -> set[str]:
         """Names of the namespace's pods of which the monitor said so."""
-        found = await self._kept("HAMI_USAGE", subjects.usage(self.namespace, subjects.ANY, subjects.ANY))
+        found = await self._kept("HAMI_USAGE", subjects.not_enforced(self.namespace, subjects.ANY, subjects.ANY))
         return {event.pod.name for event in found if isinstance(event, events.SliceNotEnforced)}
 
     async def kept_out_of_band(self, node: str) -> list[events.OutOfBandUser]:

@@ -41,7 +41,12 @@ SERVICES: dict[str, tuple[tuple[Stream, ...], tuple[str, ...]]] = {
     ),
     "monitor": (
         usage_streams(LIMITS, prefix="hami"),
-        ("hami.v1.usage.ns.n1.uid", "hami.v1.usage-node.n1", "hami.v1.usage-node.n1.out-of-band"),
+        (
+            "hami.v1.usage.ns.n1.uid",
+            "hami.v1.usage.ns.n1.uid.not-enforced",
+            "hami.v1.usage-node.n1",
+            "hami.v1.usage-node.n1.out-of-band",
+        ),
     ),
 }
 REFUSED = {

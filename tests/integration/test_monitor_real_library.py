@@ -167,7 +167,7 @@ async def test_a_process_without_the_library_is_told_of(node: SimulatedNode, kub
     node.folder("b").mkdir()
     alone = node.run_without_library("b", 1, *hold)
     client = await nats.connect(nats_url)
-    told = await client.subscribe(f"hami.v1.usage.team.{NODE}.*")
+    told = await client.subscribe(f"hami.v1.usage.team.{NODE}.*.not-enforced")
     async with monitor_of(node, kube, nats_url) as monitor:
         metric = "hami_slice_not_enforced_processes"
         of_a, of_b = (metric, "a", CARDS[0]), (metric, "b", CARDS[1])

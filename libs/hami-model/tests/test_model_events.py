@@ -73,7 +73,7 @@ SUBJECTS = {
     "io.hami.placement.placed.v1": f"hami.v1.placement.team-a.{POD.uid}.placed",
     "io.hami.placement.unschedulable.v1": f"hami.v1.placement.team-a.{POD.uid}.unschedulable",
     "io.hami.usage.sampled.v1": f"hami.v1.usage.team-a.node-1_example_org.{POD.uid}",
-    "io.hami.usage.slice-not-enforced.v1": f"hami.v1.usage.team-a.node-1_example_org.{POD.uid}",
+    "io.hami.usage.slice-not-enforced.v1": f"hami.v1.usage.team-a.node-1_example_org.{POD.uid}.not-enforced",
     "io.hami.usage-node.sampled.v1": "hami.v1.usage-node.node-1_example_org",
     "io.hami.usage-node.out-of-band.v1": "hami.v1.usage-node.node-1_example_org.out-of-band",
 } | {

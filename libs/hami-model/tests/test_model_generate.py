@@ -123,7 +123,7 @@ def test_every_event_is_a_message_of_exactly_one_channel() -> None:
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: event.type)
 def test_the_address_of_a_channel_fits_the_subjects_of_its_events(event: Event) -> None:
-    channel = asyncapi.document()["channels"][asyncapi.family_of(type(event))]
+    channel = asyncapi.document()["channels"][asyncapi.channel_of(type(event))]
     pattern = re.sub(r"\\\{[a-z_]+\\\}", "[^.]+", re.escape(channel["address"]))
     assert re.fullmatch(pattern, event.subject())
     assert set(channel["parameters"]) == set(re.findall(r"\{([a-z_]+)\}", channel["address"]))

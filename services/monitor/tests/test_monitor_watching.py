@@ -247,7 +247,7 @@ async def test_a_process_without_a_slot_is_told_of_once_from_the_second_sample_o
             (event,) = told()
             assert (event.pod.name, event.container, event.pid, event.reason) == ("p", "main", 5, "no-slot")
             assert event.cards == (events.CardMemory(card_id=CARD_A, memory_used_bytes=7),)
-            assert event.subject() == "hami.v1.usage.team.n1.uid-p"
+            assert event.subject() == "hami.v1.usage.team.n1.uid-p.not-enforced"
             watched.driver.reading = HostReading(cards=(host_card(CARD_A, 0),))
             for _ in range(2):
                 found = await watched.next_period()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any, Final
 
 from hami_model.events import subjects
@@ -16,6 +17,12 @@ _DESCRIPTION: Final = (
     "State changes and samples of GPU sharing, over NATS. Names in subjects: dots become _, other characters than "
     "letters, digits and - become = and their bytes in hexadecimal. Readers skip what they do not know."
 )
+_BESIDE: Final = {
+    "io.hami.usage.slice-not-enforced.v1": "not-enforced",
+    "io.hami.usage-node.out-of-band.v1": "out-of-band",
+}
+"""Events with a channel of their own beside their family's, which bears the name of their subjects' builder."""
+CHANNELS: Final = (*subjects.FAMILIES, *_BESIDE.values())
 _PARAMETERS: Final[dict[str, Document]] = {
     "prefix": {"description": "Configured prefix of all subjects.", "default": subjects.DEFAULT_PREFIX},
     "node": {"description": "Name of the node."},
@@ -39,8 +46,8 @@ def document() -> Document:
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": CONTENT_TYPE,
-        "channels": {family: _channel(family) for family in subjects.FAMILIES},
-        "operations": {f"publish-{family}": _operation(family) for family in subjects.FAMILIES},
+        "channels": {channel: _channel(channel) for channel in CHANNELS},
+        "operations": {f"publish-{channel}": _operation(channel) for channel in CHANNELS},
         "components": {
             "messages": {event.__name__: _message(event) for event in ALL_EVENTS},
             "schemas": {"Headers": _headers(), **components("#/components/schemas/{name}")},
@@ -53,27 +60,41 @@ def family_of(event: type[Event]) -> str:
     return type_of(event).split(".")[2]
 
 
-def parameters_of(family: str) -> tuple[str, ...]:
+def channel_of(event: type[Event]) -> str:
+    return _BESIDE.get(type_of(event)) or family_of(event)
+
+
+def parameters_of(channel: str) -> tuple[str, ...]:
     """Names of the tokens that follow the family in its subjects, in their order."""
-    builder = getattr(subjects, family.replace("-", "_"))
-    return tuple(name for name in inspect.signature(builder).parameters if name != "prefix")
+    return tuple(name for name in inspect.signature(_builder(channel)).parameters if name != "prefix")
 
 
-def _channel(family: str) -> Document:
-    names = parameters_of(family)
+def _builder(channel: str) -> Callable[..., str]:
+    found: Callable[..., str] = getattr(subjects, channel.replace("-", "_"))
+    return found
+
+
+def _address(channel: str) -> str:
+    places = {f"place{position}": f"{{{name}}}" for position, name in enumerate(parameters_of(channel))}
+    tokens = _builder(channel)(*places, prefix="prefix").split(".")
+    return ".".join(["{prefix}", *(places.get(token, token) for token in tokens[1:])])
+
+
+def _channel(channel: str) -> Document:
+    names = parameters_of(channel)
     return {
-        "address": ".".join(["{prefix}", subjects.VERSION, family, *(f"{{{name}}}" for name in names)]),
+        "address": _address(channel),
         "parameters": {name: _PARAMETERS[name] for name in ("prefix", *names)},
         "messages": {
             event.__name__: {"$ref": f"#/components/messages/{event.__name__}"}
             for event in ALL_EVENTS
-            if family_of(event) == family
+            if channel_of(event) == channel
         },
     }
 
 
-def _operation(family: str) -> Document:
-    return {"action": "send", "channel": {"$ref": f"#/channels/{family}"}}
+def _operation(channel: str) -> Document:
+    return {"action": "send", "channel": {"$ref": f"#/channels/{channel}"}}
 
 
 def _message(event: type[Event]) -> Document:

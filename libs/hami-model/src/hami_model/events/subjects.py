@@ -6,6 +6,7 @@
     placement.<namespace>.<pod-uid>.<placed|unschedulable>
     allocation.<namespace>.<node>.<pod-uid>.<phase>
     usage.<namespace>.<node>.<pod-uid>
+    usage.<namespace>.<node>.<pod-uid>.not-enforced
     usage-node.<node>
     usage-node.<node>.out-of-band
     query.<state|explain|what-if|snapshot>
@@ -101,6 +102,11 @@ def usage(namespace: Part, node: Part, pod_uid: Part, *, prefix: str = DEFAULT_P
     return _subject(prefix, "usage", namespace, node, pod_uid)
 
 
+def not_enforced(namespace: Part, node: Part, pod_uid: Part, *, prefix: str = DEFAULT_PREFIX) -> str:
+    """Beside the pod's samples, so that the last of those stays the last on its subject."""
+    return _subject(prefix, "usage", namespace, node, pod_uid, "not-enforced")
+
+
 def usage_node(node: Part, *, prefix: str = DEFAULT_PREFIX) -> str:
     return _subject(prefix, "usage-node", node)
 
@@ -132,6 +138,7 @@ def of_node(node: str, *, prefix: str = DEFAULT_PREFIX) -> tuple[str, ...]:
         health(node, ANY, prefix=prefix),
         allocation(ANY, node, ANY, ANY, prefix=prefix),
         usage(ANY, node, ANY, prefix=prefix),
+        not_enforced(ANY, node, ANY, prefix=prefix),
         usage_node(node, prefix=prefix),
         out_of_band(node, prefix=prefix),
     )

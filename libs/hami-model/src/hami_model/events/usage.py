@@ -81,7 +81,7 @@ class SliceNotEnforced(Event, frozen=True, kw_only=True, tag="io.hami.usage.slic
         return self.pod.path
 
     def subject(self, prefix: str = subjects.DEFAULT_PREFIX) -> str:
-        return subjects.usage(self.pod.namespace, self.node, self.pod.uid, prefix=prefix)
+        return subjects.not_enforced(self.pod.namespace, self.node, self.pod.uid, prefix=prefix)
 
     def _identity(self) -> str:
         return identity("slice-not-enforced", self.node, self.pod.uid, str(self.pid), str(self.began_at_ticks))
