@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hami_monitor.adapters import region_writing
 from hami_monitor.adapters.proc import ProcProcesses
-from hami_monitor.adapters.region_files import RegionFiles
+from hami_monitor.adapters.region_files import RegionFiles, read_file
 from hami_monitor.adapters.region_writing import RegionWriting
 from hami_monitor.core.container_folder import FolderOwner, RegionPlace
 from hami_monitor.core.host_pids import Candidate, Waiting, host_pid_of
@@ -115,8 +115,7 @@ class Node:
         self.file.write_bytes(extended(data, slots) if is_ours else data)
 
     def host_pids(self) -> list[int]:
-        (read,) = RegionFiles(self.containers).slots([OWNER]).values()
-        return [slot.host_pid for slot in read.slots]
+        return [process.host_pid for process in read_file(self.file).processes]
 
     def put(self, offset: int, value: int, kind: str = "<i") -> None:
         with self.file.open("r+b") as file:

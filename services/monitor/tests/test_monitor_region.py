@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hami_monitor.core.region import Region, read_region
+from hami_monitor.core.region import DecodedRegion, Region, decode_region, read_region
 from hami_monitor.core.region_layouts import (
     EXTENSION_MAGIC,
     EXTENSION_OFFSET,
+    EXTENSION_OWNER_BYTES,
     EXTENSION_OWNERS,
     LAYOUTS,
     V0,
@@ -223,3 +224,57 @@ def test_damaged_and_cut_files_are_a_region_or_unreadable(
         data[int(place * len(data))] = value
     read_or_refuse(bytes(data[: int(cut * len(data))]), len(data))
     read_or_refuse(bytes(data), len(data))
+
+
+# ---- the same region again -----------------------------------------------------------------------------------------
+
+
+def decoded(data: bytes, before: DecodedRegion | None = None) -> DecodedRegion:
+    return decode_region(len(data), lambda offset, length: data[offset : offset + length], before)
+
+
+_TWO = (Slot(pid=1, began=7, used={0: 5, 1: 6}), Slot(pid=2, began=8, used={1: 9}))
+_KNOWN = extended(region_bytes(version=(1, 3), slots=_TWO), _TWO)
+
+
+def test_what_did_not_change_is_not_made_anew() -> None:
+    before = decoded(_KNOWN)
+    launched = bytearray(_KNOWN)
+    struct.pack_into("<i", launched, V1.recent_kernel, 1)
+    after = decoded(bytes(launched), before)
+    assert after.region.cards is before.region.cards
+    assert after.region.processes is before.region.processes
+    assert (before.region.recent_kernel, after.region.recent_kernel) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("offset", "kind"),
+    [
+        (V1.uuids, "<Q"),
+        (V1.memory_limits + 8, "<Q"),
+        (V1.cores_limits, "<Q"),
+        (V1.device_count, "<Q"),
+        (V1.slots, "<i"),
+        (V1.slots + 4, "<i"),
+        (V1.slots + V1.slot_bytes + V1.used.start + V1.used.total, "<Q"),
+        (V1.slots + V1.slot_bytes + V1.utilisation, "<Q"),
+        (EXTENSION_OFFSET + EXTENSION_OWNERS + EXTENSION_OWNER_BYTES, "<Q"),
+        (EXTENSION_OFFSET, "<Q"),
+        (V1.slot_count, "<i"),
+        (V1.utilisation_switch, "<i"),
+        (V1.recent_kernel, "<i"),
+        (V1.priority, "<i"),
+        (V1.last_kernel_time or 0, "<q"),
+    ],
+)
+def test_a_change_of_any_field_is_seen(offset: int, kind: str) -> None:
+    changed = bytearray(_KNOWN)
+    struct.pack_into(kind, changed, offset, struct.unpack_from(kind, changed, offset)[0] ^ 3)
+    found = decoded(bytes(changed), decoded(_KNOWN)).region
+    assert found == decoded(bytes(changed)).region
+    assert found != decoded(_KNOWN).region
+
+
+def test_a_region_of_another_layout_owes_nothing_to_the_one_before() -> None:
+    other = region_bytes(layout=V1_1_SHIFTED, version=(1, 1), slots=_TWO)
+    assert decoded(other, decoded(_KNOWN)).region == decoded(other).region

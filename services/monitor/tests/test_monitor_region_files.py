@@ -15,7 +15,7 @@ from hami_chassis.untrusted_folders import remove_tree
 from hami_monitor.adapters.region_files import RegionFiles, read_file
 from hami_monitor.core.container_folder import ENTRY_MAX, FolderOwner, FolderReading, folder_name, owner_of
 from hami_monitor.core.region import read_region
-from hami_monitor.core.region_layouts import UnreadableRegionError
+from hami_monitor.core.region_layouts import V1, UnreadableRegionError
 from hami_monitor.core.region_slots import read_slots
 from hami_monitor.core.region_words import read_words
 from monitor_builders import CARD_A, CARD_B, Slot, region_bytes
@@ -171,6 +171,28 @@ def test_a_replaced_file_is_seen_as_it_is_now(containers: Path) -> None:
     assert after.region is not None
     assert (before.region.cards[0].id, after.region.cards[0].id) == (CARD_A, CARD_B)
     assert before.inode != after.inode
+
+
+def test_a_region_that_stays_is_not_decoded_again_and_a_change_of_it_is_seen(containers: Path) -> None:
+    files, file = RegionFiles(containers), own(containers) / "a.cache"
+    file.write_bytes(region_bytes(slots=[Slot(used={0: 5})]))
+    first, same = files.scan()[0].region, files.scan()[0].region
+    assert first is not None
+    assert same is not None
+    assert same.cards is first.cards
+    with file.open("r+b") as there:
+        there.seek(V1.slots + V1.used.start + V1.used.total)
+        there.write((6).to_bytes(8, "little"))
+    changed = files.scan()[0].region
+    assert changed is not None
+    assert changed.cards[0].used.total == 6
+
+
+def test_slots_that_know_their_host_pid_are_left_out(containers: Path) -> None:
+    slots = [Slot(pid=1, host_pid=100), Slot(pid=2), Slot(pid=3, status=0)]
+    (own(containers) / "a.cache").write_bytes(region_bytes(slots=slots))
+    (read,) = RegionFiles(containers).slots([FolderOwner(pod_uid=UID, container="main")]).values()
+    assert [(slot.index, slot.pid) for slot in read.slots] == [(1, 2)]
 
 
 def test_a_file_that_was_cut_is_a_problem_and_recovers(containers: Path) -> None:

@@ -1,8 +1,8 @@
 """What the monitor costs a node: `python -m hami_monitor.bench [--containers 100] [--seconds 60]`, one JSON object.
 
 The service's own loops (samples and events, feedback, host pids, scrapes) at their usual periods, over real region
-files and real processes, which do nothing but live. All containers launch all the time. It is measured from when
-everything has been seen once. The API server, NATS and the driver are left out: pods stand in memory, events are
+files, limits pages and processes, which do nothing but live. All containers launch all the time. It is measured from
+when everything has been seen once. The API server, NATS and the driver are left out: pods stand in memory, events are
 encoded and dropped, and the cards are told as read.
 """
 
@@ -27,7 +27,8 @@ from typing import Final
 import uvloop
 from hami_chassis.clock import SystemClock
 from hami_chassis.log import LogSettings, configure_logging
-from hami_model import device_config, events, kube
+from hami_model import device_config, events, kube, limits_page
+from hami_model.limits_page import CardLimits, LimitsPage
 from prometheus_client import CollectorRegistry, generate_latest
 
 from hami_monitor.adapters.exposition import SampleCollector, SeriesCollector
@@ -73,7 +74,12 @@ class Node:
     def __init__(self, root: Path, containers: int) -> None:
         self.root = root
         self.pods = [_pod(number) for number in range(containers)]
-        self.files = [_new_region(root / f"uid-{number}_main", card_id(number % CARDS)) for number in range(containers)]
+        for number in range(containers):
+            _write_page(root / "limits" / f"uid-{number}_main", card_id(number % CARDS))
+        self.files = [
+            _new_region(root / "containers" / f"uid-{number}_main", card_id(number % CARDS))
+            for number in range(containers)
+        ]
         self.pids = [_start_process(file) for file in self.files]
         self.events: Counter[str] = Counter()
 
@@ -121,7 +127,7 @@ async def measure(node: Node, *, seconds: float, settings: MonitorSettings) -> d
     known = asyncio.Event()
     known.set()
     registry, clock = CollectorRegistry(), SystemClock()
-    metrics, regions = MonitorMetrics(registry), RegionFiles(node.root)
+    metrics, regions = MonitorMetrics(registry), RegionFiles(node.root / "containers")
     host = HostWatch(node, period_seconds=settings.sampling.period_seconds, metrics=metrics, clock=clock)
     sampler = Sampler(
         node=NODE,
@@ -142,7 +148,7 @@ async def measure(node: Node, *, seconds: float, settings: MonitorSettings) -> d
         period_seconds=settings.feedback.period_seconds,
         hold_ticks=settings.feedback.hold_ticks,
         regions=regions,
-        sink=RegionWriting(node.root),
+        sink=RegionWriting(node.root / "containers"),
         pages=LimitsPages(node.root / "limits"),
         pods=node,
         pods_known=known,
@@ -152,7 +158,7 @@ async def measure(node: Node, *, seconds: float, settings: MonitorSettings) -> d
     host_pids = HostPidWatch(
         period_seconds=settings.host_pids.period_seconds,
         regions=regions,
-        sink=RegionWriting(node.root),
+        sink=RegionWriting(node.root / "containers"),
         processes=ProcProcesses(),
         pods=node,
         pods_known=known,
@@ -222,6 +228,15 @@ def _pod(number: int) -> MonitoredPod:
     return monitored_pod(pod, device_config.default_config())
 
 
+def _write_page(folder: Path, card: str) -> None:
+    limits = LimitsPage(
+        region_file="/usr/local/vgpu/a.cache",
+        cards=(CardLimits(uuid=card, memory_limit_bytes=4000 * MIB, cores_percent=10),),
+    )
+    folder.mkdir(parents=True)
+    (folder / "page").write_bytes(limits_page.encode(limits))
+
+
 def _new_region(folder: Path, card: str) -> int:
     """As our library makes it; an open descriptor of it."""
     data = bytearray(EXTENSION_OFFSET + EXTENSION_OWNERS + SLOT_MAX * EXTENSION_OWNER_BYTES)
@@ -232,7 +247,7 @@ def _new_region(folder: Path, card: str) -> int:
     struct.pack_into("<Q", data, V1.slots + V1.used.start + V1.used.total, 100 * MIB)
     struct.pack_into("<4i", data, V1.slot_count, 1, 1, 2, 1)
     data[EXTENSION_OFFSET : EXTENSION_OFFSET + len(EXTENSION_MAGIC)] = EXTENSION_MAGIC
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "a.cache").write_bytes(data)
     return os.open(folder / "a.cache", os.O_RDWR | os.O_CLOEXEC)
 

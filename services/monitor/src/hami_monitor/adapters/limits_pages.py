@@ -11,10 +11,11 @@ from hami_chassis.log import get_logger
 from hami_model import limits_page
 from hami_model.limits_page import LimitsPage
 
-from hami_monitor.adapters.untrusted_files import FOLDER, TRUSTED_FOLDER, opened
+from hami_monitor.adapters.untrusted_files import TRUSTED_FOLDER, opened
 from hami_monitor.core.container_folder import FolderOwner, folder_name
 
 PAGE: Final = "page"
+_PAGE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MORE_THAN_A_PAGE: Final = 8192
 _SEQUENCE_END: Final = 24
 _TRIES: Final = 3
@@ -54,10 +55,8 @@ class LimitsPages:
         return found
 
     def _page(self, limits: int, owner: FolderOwner) -> LimitsPage:
-        with (
-            opened(folder_name(owner), FOLDER, limits) as folder,
-            opened(PAGE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, folder) as file,
-        ):
+        # Read each time: the node-agent changes pages through mappings, which may leave a file's times as they are.
+        with opened(f"{folder_name(owner)}/{PAGE}", _PAGE_FLAGS, limits) as file:
             data = _settled(file)
         known = self._decoded.get(owner)
         if known is not None and known[0] == data:

@@ -26,12 +26,14 @@ from hami_monitor.core.container_folder import (
     owner_of,
     region_names,
 )
-from hami_monitor.core.region import ReadAt, Region, read_region
+from hami_monitor.core.region import DecodedRegion, ReadAt, Region, decode_region, read_region
 from hami_monitor.core.region_layouts import UnreadableRegionError
 from hami_monitor.core.region_slots import RegionSlots, read_slots
 from hami_monitor.core.region_words import RegionWords, read_words
 
 _Read = TypeVar("_Read")
+_KEPT_BYTES = 1 << 16
+"""Of slots, in memory of one region between scans: that of a process is some 2 kB."""
 
 
 class RegionFiles:
@@ -44,18 +46,38 @@ class RegionFiles:
         self._containers = containers
         self._places: dict[FolderOwner, RegionPlace] = {}
         """As the last scan found them."""
+        self._decoded: dict[FolderOwner, DecodedRegion] = {}
+        """By the last scan, but for those with very many processes."""
 
     def scan(self) -> tuple[FolderReading, ...]:
         """In the order of the folders' names; none while the node-agent has made no folder yet."""
         try:
             with opened(self._containers, TRUSTED_FOLDER) as containers:
-                found = tuple(_folders(containers))
+                found = tuple(_folders(containers, self._folder))
         except FileNotFoundError:
             found = ()
+        readable = {one.owner for one in found if one.region is not None}
+        self._decoded = {owner: decoded for owner, decoded in self._decoded.items() if owner in readable}
         self._places = {
             one.owner: RegionPlace(owner=one.owner, file=one.file, inode=one.inode) for one in found if one.file
         }
         return found
+
+    def _folder(self, owner: FolderOwner, folder: int) -> FolderReading:
+        before = self._decoded.pop(owner, None)
+
+        def decode(size_bytes: int, read_at: ReadAt) -> DecodedRegion:
+            return decode_region(size_bytes, read_at, before)
+
+        try:
+            name, inode, decoded = _first_readable(folder, decode)
+        except UnreadableRegionError as error:
+            return FolderReading(owner=owner, problem=str(error))
+        if decoded is None:
+            return FolderReading(owner=owner)
+        if len(decoded.slots) <= _KEPT_BYTES:
+            self._decoded[owner] = decoded
+        return FolderReading(owner=owner, file=name, inode=inode, region=decoded.region)
 
     def words(self, owners: Iterable[FolderOwner]) -> dict[RegionPlace, RegionWords]:
         """Of those that have a readable region."""
@@ -105,28 +127,20 @@ def read_file(path: Path) -> Region:
         return _read(folder, path.name, read_region)[1]
 
 
-def _folders(containers: int) -> Iterator[FolderReading]:
+def _folders(containers: int, read: Callable[[FolderOwner, int], FolderReading]) -> Iterator[FolderReading]:
     for name in sorted(os.listdir(containers)):
         owner = owner_of(name)
         if owner is None:
             continue
         try:
             with opened(name, FOLDER, containers) as folder:
-                yield _folder(owner, folder)
+                yield read(owner, folder)
         except FileNotFoundError:
             continue  # the node-agent has just removed it
         except NotADirectoryError:
             continue
         except OSError as error:
             yield FolderReading(owner=owner, problem=f"cannot be looked into: {error.strerror}")
-
-
-def _folder(owner: FolderOwner, folder: int) -> FolderReading:
-    try:
-        name, inode, region = _first_readable(folder, read_region)
-    except UnreadableRegionError as error:
-        return FolderReading(owner=owner, problem=str(error))
-    return FolderReading(owner=owner, file=name, inode=inode, region=region)
 
 
 def _first_readable(folder: int, read: Callable[[int, ReadAt], _Read]) -> tuple[str, int, _Read | None]:

@@ -105,8 +105,23 @@ class Region(msgspec.Struct, frozen=True, kw_only=True):
     """Since the epoch; 0 or less: never, or not kept by the layout."""
 
 
+class DecodedRegion(msgspec.Struct, frozen=True, kw_only=True):
+    """A region, and the bytes that its cards and processes were made of."""
+
+    region: Region
+    head: bytes
+    slots: bytes
+    beginnings: tuple[int, ...]
+    """Of the slots' processes; empty: not told."""
+
+
 def read_region(size_bytes: int, read_at: ReadAt) -> Region:
     """Raises UnreadableRegionError. Reads at most 2.1 MB, whatever the size."""
+    return decode_region(size_bytes, read_at, None).region
+
+
+def decode_region(size_bytes: int, read_at: ReadAt, before: DecodedRegion | None) -> DecodedRegion:
+    """As `read_region`; cards and processes are taken from `before` where their bytes are the same."""
     if size_bytes < HEAD_BYTES:
         raise UnreadableRegionError(f"{size_bytes} bytes are too few for a region file")
     magic, major, minor = struct.unpack("<iII", exactly(read_at, 0, HEAD_BYTES))
@@ -116,24 +131,31 @@ def read_region(size_bytes: int, read_at: ReadAt) -> Region:
     counts = struct.unpack_from("<4i", tail)
     slot_count = min(max(counts[0], 0), SLOT_MAX)
     ours = is_ours(layout, size_bytes, read_at)
-    slots = _Slots(
-        layout,
-        exactly(read_at, layout.slots, slot_count * layout.slot_bytes),
-        _beginnings(size_bytes, read_at, slot_count) if ours and minor >= EXTENSION_MINOR else (),
-    )
-    return Region(
+    content = exactly(read_at, layout.slots, slot_count * layout.slot_bytes)
+    beginnings = _beginnings(size_bytes, read_at, slot_count) if ours and minor >= EXTENSION_MINOR else ()
+    if (
+        before is not None
+        and before.region.layout == layout.name
+        and (before.head, before.slots, before.beginnings) == (head, content, beginnings)
+    ):
+        cards, processes = before.region.cards, before.region.processes
+    else:
+        slots = _Slots(layout, content, beginnings)
+        cards, processes = tuple(_card(layout, head, slots, index) for index in range(CARD_MAX)), slots.processes()
+    region = Region(
         layout=layout.name,
         parser=layout.parser,
         version=(major, minor) if layout.parser == "v1" else None,
         device_count=struct.unpack_from("<Q", head, layout.device_count)[0],
-        cards=tuple(_card(layout, head, slots, index) for index in range(CARD_MAX)),
-        processes=slots.processes(),
+        cards=cards,
+        processes=processes,
         utilisation_switch=counts[1],
         recent_kernel=counts[2],
         priority=counts[3],
         keeps_utilisation=not ours,
         last_kernel_time_seconds=_last_kernel_time(layout, tail),
     )
+    return DecodedRegion(region=region, head=head, slots=content, beginnings=beginnings)
 
 
 def exactly(read_at: ReadAt, offset: int, length: int) -> bytes:

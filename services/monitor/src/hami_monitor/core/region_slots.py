@@ -46,21 +46,30 @@ class SlotHead(msgspec.Struct, frozen=True, kw_only=True):
 class RegionSlots(msgspec.Struct, frozen=True, kw_only=True):
     layout: str
     is_ours: bool
-    """Made by our library, which says when a slot's process began."""
+    """Made by our library, which says when a slot's process began; not looked at where no slot waits."""
     slots: tuple[SlotHead, ...]
+    """That wait for the pid."""
 
 
 def read_slots(size_bytes: int, read_at: ReadAt) -> RegionSlots:
-    """Raises UnreadableRegionError."""
+    """Those that do not know their process's pid on the host; when it began is not read where all know. Raises
+    UnreadableRegionError."""
     layout = read_layout(size_bytes, read_at)
     (written,) = _STATUS.unpack(exactly(read_at, layout.slot_count, _STATUS.size))
     count = min(max(written, 0), SLOT_MAX)
     slots = exactly(read_at, layout.slots, count * layout.slot_bytes)
+    waiting = [
+        index
+        for index, start in enumerate(range(0, len(slots), layout.slot_bytes))
+        if _PIDS.unpack_from(slots, start)[1] == 0
+    ]
+    if not waiting:
+        return RegionSlots(layout=layout.name, is_ours=False, slots=())
     ours = is_ours(layout, size_bytes, read_at)
     owners = _owners(count, read_at) if ours else b""
     found = (
-        _slot(index, slots[start : start + layout.slot_bytes], layout, owners)
-        for index, start in enumerate(range(0, len(slots), layout.slot_bytes))
+        _slot(index, slots[index * layout.slot_bytes : (index + 1) * layout.slot_bytes], layout, owners)
+        for index in waiting
     )
     return RegionSlots(layout=layout.name, is_ours=ours, slots=tuple(slot for slot in found if slot is not None))
 
