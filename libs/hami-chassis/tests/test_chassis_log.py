@@ -52,7 +52,7 @@ def test_a_line_has_event_fields_level_time_and_context():
 def test_a_name_that_is_no_text_costs_no_line():
     stream = io.StringIO()
     configure_logging(LogSettings(), service="monitor", stream=stream)
-    get_logger("regions").warning("unreadable", file="\udcff.cache", error=ValueError("odd"))
+    get_logger("regions").warning("unreadable", file="\udcff.cache", number=1 << 80, error=ValueError("odd"))
     (line,) = stream.getvalue().splitlines()
     assert json.loads(line)["file"] == "\udcff.cache"
     assert json.loads(line)["error"] == "odd"

@@ -148,8 +148,9 @@ def test_fields_that_do_not_fit_together_are_faults(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", [pytest.param("a: [", id="no YAML"), pytest.param("- a", id="a list"), pytest.param("7", id="a number")]
-)
+    "text", [pytest.param("a: [", id="no YAML"), pytest.param("- a", id="a list"), pytest.param("7", id="a number"),
+        pytest.param("a: 2001-02-30", id="no day"), pytest.param("[" * 5000, id="deep")],
+)  # fmt: skip
 def test_a_file_that_is_no_mapping_is_one_fault(tmp_path, text):
     with pytest.raises(SettingsError) as caught:
         load(tmp_path, text)

@@ -154,6 +154,17 @@ async def test_slots_that_match_nothing_do_not_keep_the_monitor_busy(node: Node)
     assert node.searches <= 110
 
 
+def test_neither_another_file_nor_one_true_slot_makes_up_for_lies(node: Node) -> None:
+    """A new region file and new lies before each round, and one process that can be matched again and again."""
+    node.processes = [process(7001)]
+    for number in range(600):
+        node.file.unlink(missing_ok=True)
+        first = 1000 * number
+        node.write(Slot(pid=7, began=100), *(Slot(pid=first + one, began=first + one) for one in range(101, 201)))
+        node.watch._round({"uid-p": pod()}, (OWNER,))
+    assert node.searches <= 600 / 30 + 5
+
+
 async def test_a_container_that_lied_is_told_once_it_says_the_truth(node: Node) -> None:
     node.write(*(Slot(pid=number, began=number) for number in range(1, 101)))
     for _ in range(35):

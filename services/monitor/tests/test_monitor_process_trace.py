@@ -84,6 +84,8 @@ def test_name_state_and_start(text: str, found: ProcessStat | None) -> None:
     [
         ("Name:\tapp\nNSpid:\t4242\t17\n", (4242, 17)),
         ("NSpid:\t4242\n", (4242,)),
+        ("Name:\t\x0bNSpid:\t5 7\nNSpid:\t4242\t17\n", (4242, 17)),
+        ("Name:\t\u2028NSpid:\t5 7\nNSpid:\t4242\t17\n", (4242, 17)),
         ("Name:\tapp\n", ()),
         ("", ()),
     ],
@@ -113,6 +115,7 @@ def test_the_container_of_a_control_group(text: str, found: str | None) -> None:
         (f"/with\\040blank/containers/{UID}_main", OWNER),
         (f"/usr/local/vgpu/containers/{UID}_other", None),
         (f"/home/{UID}_main", None),
+        (f"/home/containers/{UID}_main\x0bx", None),
         (f"/usr/local/vgpu/containers/{UID}_main/x", None),
         ("/", None),
     ],

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hami_model import events
 from hami_monitor.core.announcements import usage_events
 from hami_monitor.core.container_folder import FolderOwner
 from hami_monitor.core.host import HostProcess
 from hami_monitor.core.pods import MIRROR_KEY
+from hami_monitor.core.region_layouts import V1
 from hami_monitor.core.sample import Sample, SliceUse
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,6 +117,22 @@ def test_more_memory_than_the_card_has_is_no_fact() -> None:
     assert told.implausible == 1
     unseen = sample([pod()], [folder(found=found)], problem="no driver")
     assert only_slice(unseen).memory is None
+
+
+def test_more_of_one_part_than_the_card_has_is_no_fact() -> None:
+    data = bytearray(region_bytes(slots=[Slot(used={0: 5})]))
+    struct.pack_into("<Q", data, V1.slots + V1.used.start + V1.used.context, 2**64 - 4096)
+    told = sample([pod()], [folder(found=read_bytes(bytes(data)))], [host_card()])
+    assert only_slice(told).memory is None
+    assert told.implausible == 1
+
+
+def test_an_annotation_of_thousands_of_cards_has_few_series() -> None:
+    cards = [f"GPU-{number}" for number in range(3000)] + ["GPU-" + "x" * 200, 'GPU-"}']
+    told = sample([pod(allocated="".join(f"{card},NVIDIA,1,1:" for card in cards) + ";")])
+    assert [use.card_id for use in told.slices] == cards[:64]
+    odd = sample([pod(allocated=f"{cards[-2]},NVIDIA,1,1:{cards[-1]},NVIDIA,1,1:;")])
+    assert odd.slices == ()
 
 
 @pytest.mark.case("MON-06")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hami_model import device_config, vendors
 from hami_model.cards import Card
+from hami_model.device_config import DeviceConfigError
 from hami_model.errors import MalformedError
 from hami_model.ids import CardId
 from hami_model.usage import CardUsage
@@ -204,6 +205,25 @@ def test_an_odd_value_costs_only_itself(entry: dict[str, Any]) -> None:
     assert found.split_count >= 1
     assert found.memory_scaling > 0
     assert found.operating_mode
+
+
+def test_more_slots_than_kubelet_can_be_told_of_are_refused() -> None:
+    per_node = json.dumps({"nodeconfig": [{"name": "n1", "devicesplitcount": 1001}]})
+    found = node_options(NVIDIA, per_node, "n1")
+    assert found.split_count == 10
+    assert "from 0 to 1000" in found.warnings[0]
+    text = "nvidia: {resourceCountName: nvidia.com/gpu, deviceSplitCount: 2000000000}"
+    (settings,) = device_config.parse(text).vendors
+    with pytest.raises(MalformedError, match="set 1000 at most"):
+        node_options(settings, None, "n1")
+    assert node_options(settings, per_node.replace("1001", "1000"), "n1").split_count == 1000
+
+
+@pytest.mark.parametrize("number", [".nan", ".inf", "1.0e+308", "4294967296"])
+@pytest.mark.parametrize("key", ["deviceMemoryScaling", "deviceCoreScaling", "deviceSplitCount", "defaultMemory"])
+def test_numbers_that_no_node_can_publish_are_named(key: str, number: str) -> None:
+    with pytest.raises(DeviceConfigError, match=key if "." not in number or "Scaling" in key else "int"):
+        device_config.parse(f"nvidia: {{resourceCountName: nvidia.com/gpu, {key}: {number}}}")
 
 
 def claim(uid: str, memory: int, *, at: int = 0, handed_out: bool = False) -> Claim:

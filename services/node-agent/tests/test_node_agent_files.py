@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from hami_chassis.errors import Permanent
+from hami_chassis.settings import SettingsError, load_settings
+from hami_node_agent.adapters.configuration import nvidia_settings
 from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile
 from hami_node_agent.adapters.host_folder import HostFolder, LibraryMissingError
+from hami_node_agent.config import NodeAgentSettings
 from hami_node_agent.core.grant import HostLayout
 from hami_node_agent.core.handed_out import HandedOut, HandedPod
+from hami_sim.manual_clock import ManualClock
 from node_agent_world import SIMULATED_DRIVER, card_id
 
 
@@ -70,6 +76,32 @@ async def test_specifications_go_by_pod(tmp_path: Path) -> None:
 
     assert await folder.owners() == {"u12"}
     assert [spec.kind for spec in await folder.nvidia_specs()] == ["nvidia.com/gpu"]
+
+
+async def test_what_is_no_specification_of_nvidia_s_keeps_none_from_being_read(tmp_path: Path) -> None:
+    (tmp_path / "nvidia.yaml").write_text("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: [{name: '0'}]\n")
+    (tmp_path / "a-folder.json").mkdir()
+    (tmp_path / "a-loop.json").symlink_to("a-loop.json")
+    (tmp_path / "no-day.yaml").write_text("kind: 2001-02-30\n")
+    (tmp_path / "deep.yaml").write_text("[" * 5000)
+    (tmp_path / "no-text.yaml").write_bytes(b"\xff")
+    assert [spec.kind for spec in await CdiFolder(tmp_path, [tmp_path]).nvidia_specs()] == ["nvidia.com/gpu"]
+
+
+async def test_two_agents_never_work_with_one_checkpoint(tmp_path: Path) -> None:
+    clock, file = ManualClock(), tmp_path / "state" / "handed-out.json"
+    async with AsyncExitStack() as first, AsyncExitStack() as second:
+        await CheckpointFile(file).hold(first, clock)
+        waiting = asyncio.ensure_future(CheckpointFile(file).hold(second, clock))
+        await clock.wait_for_sleepers()
+        await first.aclose()
+        clock.advance(1)
+        await waiting
+        other = asyncio.ensure_future(CheckpointFile(file).hold(first, clock))
+        await clock.wait_for_sleepers()
+        clock.advance(60)
+        with pytest.raises(Permanent, match="another node-agent works with this folder"):
+            await other
 
 
 async def test_a_checkpoint_that_cannot_be_read_is_kept_aside(tmp_path: Path) -> None:
@@ -142,3 +174,27 @@ def test_wrong_use_is_refused_in_one_line(tmp_path: Path, words: list[str], reas
     assert done.returncode == 2
     assert reason in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("files.hook_path=/opt/my path", "files.hook_path"),
+        ("files.hook_path=/opt/a:b", "files.hook_path"),
+        ("files.library_version=../../x", "files.library_version"),
+        ("health.probe_seconds=nan", "health.probe_seconds"),
+        ("node.heartbeat_seconds=inf", "node.heartbeat_seconds"),
+    ],
+)
+def test_a_setting_by_which_nothing_would_be_held_is_named(setting: str, problem: str) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        load_settings(NodeAgentSettings, sets=[setting], environment={})
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "nvidia.com/", "nvidia.com/a b", "../x"])
+def test_a_resource_that_kubelet_cannot_offer_is_named(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "device-config.yaml"
+    file.write_text(f"nvidia: {{resourceCountName: '{name}'}}\n")
+    settings = load_settings(NodeAgentSettings, sets=[f"node.device_config_file={file}"], environment={})
+    with pytest.raises(Permanent, match="resourceCountName"):
+        nvidia_settings(settings)

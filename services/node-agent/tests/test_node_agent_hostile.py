@@ -266,7 +266,7 @@ def test_no_pod_makes_the_agent_write_or_mount_beyond_its_own(
         for environment in node.start().values():
             limits = [int(text.partition("=")[2][:-1]) for text in environment if "MEMORY_LIMIT" in text]
             assert 1 <= len(limits) <= devices
-            assert all(limit <= CARDS[0].memory_mib for limit in limits)
+            assert all(0 < limit <= CARDS[0].memory_mib for limit in limits)
         node.check_files()
 
 
@@ -283,6 +283,24 @@ def test_what_was_handed_out_is_never_raised(slices: list[str], later: dict[str,
         if before:
             assert after == before
         node.check_files()
+
+
+@pytest.mark.parametrize(
+    ("allocation", "told"),
+    [
+        ("GPU-0,NVIDIA,0,0:;", "would reserve nothing and limit nothing"),
+        ("GPU-0,NVIDIA,0,100:;", "would reserve nothing and limit nothing"),
+        ("".join(f"GPU-{'x' * 200}{number},NVIDIA,1,1:" for number in range(500)) + ";", "and 497 others"),
+    ],
+)
+def test_why_a_container_gets_nothing_is_told_in_few_words(allocation: str, told: str) -> None:
+    annotations = {NVIDIA.vendor.allocated_key: allocation, keys.ASSIGNED_NODE: NODE, keys.BIND_PHASE: "allocating"}
+    pod = pod_of(UID, annotations, [], [{"name": "main"}], "", ("p", "ns"))
+    with node_with(pod, UID, "main", allocation.count(":")) as node:
+        with pytest.raises(RefusedForGoodError, match=told) as caught:
+            asyncio.run(node.late_binding.pre_start(node.device_ids))
+        assert len(str(caught.value)) < 600
+        assert node.start() == {}
 
 
 async def test_uids_and_names_that_are_no_part_of_a_path_are_refused(tmp_path: Path) -> None:

@@ -133,6 +133,16 @@ async def test_a_refusal_and_a_kubelet_that_is_not_there_are_tried_again(kubelet
     assert (asked.options.pre_start_required, asked.options.get_preferred_allocation_available) == (True, True)
 
 
+async def test_what_lies_where_our_socket_belongs_is_no_end(kubelet: Kubelet) -> None:
+    in_the_way = kubelet.folder / "nvidia-gpu.sock"
+    (in_the_way / "x").mkdir(parents=True)
+    async with kubelet.running():
+        await asyncio.sleep(0.05)
+        assert not kubelet.registered
+        shutil.rmtree(in_the_way)
+        await until(lambda: kubelet.registered, "the registration")
+
+
 async def test_a_kubelet_that_took_us_and_does_not_watch_is_told_again(kubelet: Kubelet) -> None:
     async with kubelet.running():
         await until(lambda: len(kubelet.registered) >= 2, "another registration")

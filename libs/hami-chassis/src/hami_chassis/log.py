@@ -97,5 +97,5 @@ def log_context(**fields: str) -> Iterator[None]:
 def _encode_line(event: object, **_options: object) -> str:
     try:
         return msgspec.json.encode(event, enc_hook=str, order="sorted").decode()
-    except UnicodeEncodeError:  # lone surrogates, as in names of files that are no text
+    except (UnicodeEncodeError, OverflowError):  # names of files that are no text; numbers beyond 64 bits
         return json.dumps(event, default=str, sort_keys=True)

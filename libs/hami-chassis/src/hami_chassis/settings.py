@@ -10,6 +10,7 @@ A struct may check fields against each other in a method `faults()` that yields 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -147,7 +148,7 @@ def _parse_text(text: str, wanted: types.Type) -> object:
         return text
     try:
         parsed = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a time or number that there is not
         return text  # the conversion refuses it with the type it wanted
     if not isinstance(parsed, list | dict) and isinstance(wanted, types.CollectionType):
         return [part.strip() for part in text.split(",") if part.strip()]
@@ -161,7 +162,10 @@ def _read_file(file: Path, into: type[msgspec.Struct], values: dict[str, _Value]
     except OSError as error:
         faults.append(Fault("", source, f"cannot be read: {error.strerror}"))
         return
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError:
+        faults.append(Fault("", source, "is neither YAML nor JSON that can be read: it is nested too deeply"))
+        return
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, or a time or number that there is not
         faults.append(Fault("", source, f"is neither YAML nor JSON: {' '.join(str(error).split())}"))
         return
     _flatten({} if document is None else document, into, "", source, values, faults)
@@ -253,9 +257,13 @@ def _convert(value: object, hint: Any, path: str, given: _Value, faults: list[Fa
     if len(faults) > before:
         return None
     try:
-        return msgspec.convert(value, hint, strict=not given.from_text)
+        converted = msgspec.convert(value, hint, strict=not given.from_text)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
         shown = "" if get_origin(hint) is Annotated else f", got {value!r}"
         faults.append(Fault(path + place.rstrip("`"), given.source, f"{message}{shown}"))
         return None
+    if isinstance(converted, float) and not math.isfinite(converted):  # no comparison refuses what is no number
+        faults.append(Fault(path, given.source, f"must be a finite number, got {value!r}"))
+        return None
+    return converted

@@ -7,7 +7,7 @@ names its path. Several families stand side by side, each in its own section.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import yaml
@@ -15,6 +15,9 @@ import yaml
 from hami_model.errors import HamiError
 from hami_model.templates import CutSizes, Template, cut_sizes
 from hami_model.vendors import Family, ResourceNames, VendorDescriptor, catalogue
+
+_INT32_MAX: Final = 2**31 - 1
+"""Nodes and pods carry these numbers, or what comes of them, as 32-bit integers."""
 
 CorePolicy = Literal["", "default", "force", "disable"]
 
@@ -275,6 +278,8 @@ def _settings(
     ):
         if value < 0:
             faults.append(f"{path}.{key}: {value}; must not be negative")
+        elif not value <= _INT32_MAX:  # also refuses what is no number
+            faults.append(f"{path}.{key}: {value}; must be {_INT32_MAX} at most")
     if len(faults) > before:
         return None
     return VendorSettings(

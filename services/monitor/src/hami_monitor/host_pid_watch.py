@@ -7,13 +7,14 @@ often for one that cannot be matched.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from hami_chassis.clock import Clock
 from hami_chassis.log import get_logger
 
-from hami_monitor.core.container_folder import FolderOwner, RegionPlace
+from hami_monitor.core.container_folder import FolderOwner
 from hami_monitor.core.enforcement import owner_of_process
 from hami_monitor.core.host_pids import Candidate, Waiting, host_pid_of, waiting
 from hami_monitor.core.pods import MonitoredPod, live_containers, without_impostors
@@ -27,8 +28,8 @@ _EVERY_ROUND: Final = 5
 _SELDOM: Final = 30
 """Rounds: the first five all search for a slot, later each thirtieth."""
 _MISSES_MAX: Final = 50
-"""Slots that could not be matched, of one region: for who writes slots of processes that there are not, /proc is
-searched each thirtieth round only."""
+"""Slots that could not be matched, of one container, since all that it had could be. For who writes slots of processes
+that there are not, /proc is searched each thirtieth round only."""
 _LIBRARYS_OWN_ROUNDS: Final = 2
 """For which HAMi's library may still find the pid itself."""
 
@@ -57,7 +58,8 @@ class HostPidWatch:
         self._metrics = metrics
         self._clock = clock
         self._rounds: dict[Waiting, int] = {}
-        self._misses: dict[RegionPlace, int] = {}
+        self._misses: dict[FolderOwner, int] = {}
+        """A container may put another file in the place of its region at any moment."""
         self._round_number = 0
 
     async def run(self) -> None:
@@ -71,34 +73,37 @@ class HostPidWatch:
         pods = without_impostors(self._pods.values())
         await asyncio.to_thread(self._round, {pod.kubelet_uid: pod for pod in pods}, tuple(live_containers(pods)))
 
-    def _round(self, pods: Mapping[str, MonitoredPod], owners: Iterable[FolderOwner]) -> None:
+    def _round(self, pods: Mapping[str, MonitoredPod], owners: Collection[FolderOwner]) -> None:
         read = self._regions.slots(owners)
         rounds = {one: self._rounds.get(one, 0) for one in waiting(read)}
         self._rounds = {one: before + 1 for one, before in rounds.items()}
-        self._misses = {place: misses for place, misses in self._misses.items() if place in read}
+        living = set(owners)
+        self._misses = {owner: misses for owner, misses in self._misses.items() if owner in living}
         self._round_number += 1
         due = [one for one, before in rounds.items() if self._is_due(one, before)]
         if not due:
             return
         began = {one.slot.began_at_ticks for one in due if one.is_ours} - {0}
         pids = {one.slot.pid for one in due if one.slot.began_at_ticks == 0}
-        candidates = [
-            Candidate(trace=trace, owner=owner_of_process(trace, pods), pid_namespace=namespace)
-            for trace, namespace in self._processes.search(began, pids, read)
-        ]
+        candidates: dict[int, list[Candidate]] = {}
+        for trace, namespace in self._processes.search(began, pids, read):
+            found = Candidate(trace=trace, owner=owner_of_process(trace, pods), pid_namespace=namespace)
+            candidates.setdefault(trace.innermost_pid, []).append(found)
+        missing: Counter[FolderOwner] = Counter()
         for one in due:
-            host_pid = host_pid_of(one, candidates)
+            host_pid = host_pid_of(one, candidates.get(one.slot.pid, ()))
             if host_pid is None:
-                self._misses[one.place] = self._misses.get(one.place, 0) + 1
+                missing[one.place.owner] += 1
             else:
-                self._misses.pop(one.place, None)
                 self._tell(one, host_pid)
+        for owner in {one.place.owner for one in due}:
+            self._misses[owner] = self._misses.get(owner, 0) + missing[owner] if missing[owner] else 0
 
     def _is_due(self, one: Waiting, rounds: int) -> bool:
         """`rounds` in which it has been waiting."""
         if not one.is_ours and rounds < _LIBRARYS_OWN_ROUNDS:
             return False
-        if self._misses.get(one.place, 0) >= _MISSES_MAX:
+        if self._misses.get(one.place.owner, 0) >= _MISSES_MAX:
             return self._round_number % _SELDOM == 0
         return rounds < _EVERY_ROUND or rounds % _SELDOM == 0
 

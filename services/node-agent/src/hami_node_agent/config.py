@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final, Literal
 
@@ -240,6 +241,14 @@ class NodeAgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             path = getattr(self.files, name)
             if not path.startswith("/") or not path.strip("/"):
                 yield f"files.{name}", f"{path!r} is no absolute path of a folder of its own"
+        if re.search(r"[\s:]", self.files.hook_path):
+            # The loader ends a name in its list of libraries to preload there, and goes on without the library.
+            yield (
+                "files.hook_path",
+                f"{self.files.hook_path!r} has a blank or a colon, so no library below is preloaded",
+            )
+        if not re.fullmatch(r"[0-9A-Za-z._-]*", self.files.library_version):
+            yield "files.library_version", "is part of a file's name: use letters, digits, '.', '_' and '-'"
 
 
 def serving_faults(settings: NodeAgentSettings) -> Iterator[str]:

@@ -188,6 +188,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     cdi = CdiFolder(Path(settings.files.cdi_dir), [Path(folder) for folder in settings.files.nvidia_cdi_dirs])
     cdi.prepare()
     own = CheckpointFile(Path(settings.files.state_dir) / "handed-out.json")
+    await own.hold(stack, clock)
     book = own.load()
 
     # Cards.

@@ -104,7 +104,7 @@ class ProcProcesses:
         self, pid: int, name: str, owner: Callable[[Iterable[str]], FolderOwner | None]
     ) -> FolderOwner | None:
         try:
-            with (self._proc / str(pid) / name).open(encoding="utf-8", errors="replace") as lines:
+            with (self._proc / str(pid) / name).open(encoding="utf-8", errors="replace", newline="\n") as lines:
                 return owner(islice(lines, _LINES_MAX))
         except OSError:
             return None

@@ -56,7 +56,7 @@ def host_pid_of(wanting: Waiting, candidates: Iterable[Candidate]) -> int | None
 
 def _is_process_of(wanting: Waiting, one: Candidate) -> bool:
     slot, owner = wanting.slot, wanting.place.owner
-    if one.owner is None or one.owner.pod_uid != owner.pod_uid or one.trace.pids[-1:] != (slot.pid,):
+    if one.owner is None or one.owner.pod_uid != owner.pod_uid or one.trace.innermost_pid != slot.pid:
         return False
     if not wanting.is_ours or slot.began_at_ticks == 0:
         return one.owner == owner

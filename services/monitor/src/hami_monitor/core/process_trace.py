@@ -45,6 +45,11 @@ class ProcessTrace(msgspec.Struct, frozen=True, kw_only=True):
     cgroup_pod_uid: str = ""
     cgroup_container_id: str = ""
 
+    @property
+    def innermost_pid(self) -> int:
+        """As the process itself knows it; 0: not told."""
+        return self.pids[-1] if self.pids else 0
+
 
 class ProcessStat(msgspec.Struct, frozen=True, kw_only=True):
     name: str
@@ -77,7 +82,7 @@ def owner_by_mounts(mounts: Iterable[str], owners: Container[FolderOwner]) -> Fo
     Field 4 is where in its filesystem the mounted folder lies, however it is called in the container.
     """
     for line in mounts:
-        fields = line.split(None, 4)
+        fields = line.split(" ", 4)
         if len(fields) < 5:
             continue
         path = _ESCAPED.sub(lambda escaped: chr(int(escaped[1], 8)), fields[3])
@@ -114,7 +119,7 @@ def process_stat(stat: str) -> ProcessStat | None:
 
 def namespaced_pids(status: str) -> tuple[int, ...]:
     """From the text of /proc/<pid>/status; empty where the kernel does not say."""
-    for line in status.splitlines():
+    for line in status.split("\n"):  # a process's name may hold every other end of a line
         if line.startswith("NSpid:"):
             return tuple(int(word) for word in line.split()[1:] if word.isascii() and word.isdecimal())
     return ()

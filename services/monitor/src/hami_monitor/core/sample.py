@@ -26,6 +26,10 @@ from hami_monitor.core.region import MemoryUse, Region, RegionCard
 MIB: Final = 1 << 20
 _CARD_ID: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z-]{1,90}")
 _ALL_CORES: Final = 100
+_PROMISED_ID: Final = re.compile(r"[0-9A-Za-z._-]{1,96}")
+_PROMISED_MAX: Final = 64
+"""Cards of one container, which are more than any node has: whoever may change a pod may write any number into its
+annotation, and each would have series of its own."""
 
 
 class SliceUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +185,10 @@ class _Join:
     ) -> Iterable[SliceUse]:
         promised: dict[str, tuple[int, int]] = {}
         for held in container.slices:
+            if held.card_id not in promised and (
+                len(promised) >= _PROMISED_MAX or not _PROMISED_ID.fullmatch(held.card_id)
+            ):
+                continue
             memory_mib, cores_percent = promised.get(held.card_id, (0, 0))
             promised[held.card_id] = (memory_mib + held.memory_mib, cores_percent + held.cores_percent)
         named = _named_cards(region)
@@ -222,7 +230,8 @@ class _Join:
         """A container may write what it likes; more than the card has is no fact."""
         host = self._cards.get(card.id)
         bound = host.memory_total_bytes if host is not None else None
-        if card.used.total <= (bound if bound is not None else (1 << 63)):
+        largest = max(card.used.total, card.used.context, card.used.module, card.used.data)
+        if largest <= (bound if bound is not None else (1 << 63)):
             return card.used
         self.implausible += 1
         return None

@@ -168,8 +168,13 @@ class Collection:
         for uid in gone:
             if uid in held - self._over and self._clock.monotonic() < self._wait_for(uid):
                 continue
-            await self._files.remove_pod(uid)
-            log.info("folders-removed", pod_uid=uid)
+            try:
+                await self._files.remove_pod(uid)
+            except Transient as error:
+                # A tenant whose processes still fill its folder must not keep the others' from going.
+                log.warning("folders-left", pod_uid=uid, reason=str(error))
+            else:
+                log.info("folders-removed", pod_uid=uid)
 
     def _wait_for(self, uid: str) -> float:
         return self._held_until.setdefault(uid, self._clock.monotonic() + _HELD_SECONDS)

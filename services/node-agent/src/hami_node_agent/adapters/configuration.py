@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from hami_chassis.errors import Permanent
 from hami_chassis.log import get_logger
@@ -17,6 +19,8 @@ from hami_node_agent.core.node_options import NodeOptions, node_options
 from hami_node_agent.core.nvidia_config import NvidiaConfig
 
 log = get_logger("configuration")
+
+_RESOURCE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)
 
 
 def settings_of(config: Path | None, sets: Iterable[str], given: hami_names.Found) -> NodeAgentSettings:
@@ -49,6 +53,11 @@ def nvidia_settings(settings: NodeAgentSettings) -> VendorSettings:
     nvidia = found.vendor(vendors.NVIDIA)
     if nvidia is None:
         raise Permanent(f"node.device_config_file {name}: has no section nvidia, and this agent serves no other cards")
+    if not _RESOURCE.fullmatch(nvidia.resources.count):
+        raise Permanent(
+            f"node.device_config_file {name}: nvidia.resourceCountName {nvidia.resources.count!r} is no name of a "
+            "resource that kubelet can offer; write one such as nvidia.com/gpu"
+        )
     return nvidia
 
 

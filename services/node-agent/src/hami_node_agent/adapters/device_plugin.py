@@ -35,6 +35,8 @@ Answer = TypeVar("Answer")
 _Made = tuple[int, int]
 """Inode and time of a socket: tells it from a later one of the same path."""
 _DIAL_SECONDS: Final = 5.0
+_DETAILS_MAX: Final = 1000
+"""Of an error's text: gRPC sends it as a header, and a client drops the whole answer where that is too long."""
 _LOOK_SECONDS: Final = 0.5
 """How often the folder is looked at; kubelet makes its socket anew at every start."""
 _UNWATCHED_SECONDS: Final = 30.0
@@ -154,11 +156,11 @@ class DevicePlugin(DevicePluginServicer):
         except Transient as error:
             result = "transient"
             log.warning("kubelet-call-failed", call=call, reason=str(error))
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error)[:_DETAILS_MAX])
         except (RefusedForGoodError, Permanent) as error:
             result = "refused"
             log.warning("kubelet-call-refused", call=call, reason=str(error))
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error)[:_DETAILS_MAX])
         finally:
             self._metrics.calls.labels(call, result).observe(self._clock.monotonic() - began)
         raise AssertionError("abort raises")
@@ -231,8 +233,8 @@ class KubeletRegistration:
         kubelet = _made(kubelet_path)
         if kubelet is None:
             raise _RegistrationFailedError(f"{kubelet_path} is not there: kubelet does not run")
-        own_path.unlink(missing_ok=True)
         try:
+            own_path.unlink(missing_ok=True)
             server.add_insecure_port(f"unix:{own_path}")
             await server.start()
         except (RuntimeError, OSError) as error:

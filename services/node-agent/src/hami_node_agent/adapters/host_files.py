@@ -6,13 +6,16 @@ Every file appears as a whole: it is written beside its place and renamed. Block
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 import yaml
+from hami_chassis.clock import Clock
 from hami_chassis.errors import Permanent, Transient
 from hami_chassis.log import get_logger
 
@@ -25,6 +28,9 @@ log = get_logger("host-files")
 T = TypeVar("T")
 
 _READABLE: Final = 0o644
+_PRIVATE: Final = 0o600
+_OTHER_ENDS_SECONDS: Final = 30.0
+_LOCK_LOOK_SECONDS: Final = 0.5
 _SPEC_LIMIT_BYTES: Final = 8 * 1024 * 1024
 _ENDINGS: Final = (".json", ".yaml", ".yml")
 
@@ -66,7 +72,7 @@ class CdiFolder:
         self._nvidia_folders = tuple(nvidia_folders)
         self._decoded: dict[Path, tuple[tuple[int, int, int], ForeignSpec | None]] = {}
         self._told: set[str] = set()
-        """Conflicts that were logged."""
+        """Problems that were logged."""
 
     def prepare(self) -> None:
         """Raises OSError."""
@@ -108,10 +114,13 @@ class CdiFolder:
                     if spec is not None and cdi_spec.is_nvidia(spec):
                         found.append(spec)
         for problem in cdi_spec.conflicts(found):
-            if problem not in self._told:
-                self._told.add(problem)
-                log.warning("cdi-device-conflict", problem=problem)
+            self._say(problem, "cdi-device-conflict")
         return found
+
+    def _say(self, problem: str, event: str) -> None:
+        if problem not in self._told:
+            self._told.add(problem)
+            log.warning(event, problem=problem)
 
     def _spec(self, path: Path, rank: int) -> ForeignSpec | None:
         try:
@@ -126,16 +135,29 @@ class CdiFolder:
             raw = path.read_bytes()
         except FileNotFoundError:
             return None
+        except OSError as error:  # such as a folder of that name: no other specification must suffer from it
+            self._say(f"{path}: {error.strerror}", "cdi-spec-unreadable")
+            return None
         spec: ForeignSpec | None = None
         try:
             document = msgspec.json.decode(raw) if path.suffix == ".json" else yaml.safe_load(raw)
             spec = cdi_spec.foreign_spec(document, file=str(path), rank=rank)
-        except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
+            # ValueError: no UTF-8, or a time or number that there is not.
             log.warning("cdi-spec-unreadable", path=str(path), reason=str(error))
         for problem in spec.problems if spec is not None and cdi_spec.is_nvidia(spec) else ():
             log.warning("cdi-spec-problem", path=str(path), problem=problem)
         self._decoded[path] = (version, spec)
         return spec
+
+
+def _is_locked(descriptor: int) -> bool:
+    """By us, from now on."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class CheckpointFile:
@@ -144,6 +166,22 @@ class CheckpointFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._one_at_a_time = asyncio.Lock()
+
+    async def hold(self, stack: AsyncExitStack, clock: Clock) -> None:
+        """No other node-agent works with this checkpoint until the stack is closed, or the process ends.
+
+        Two would each write their own book over the other's. One that is ending is waited for. Raises OSError, and
+        Permanent where it does not end.
+        """
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path.with_name("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+        stack.callback(os.close, descriptor)
+        give_up_at = clock.monotonic() + _OTHER_ENDS_SECONDS
+        while not _is_locked(descriptor):
+            if clock.monotonic() > give_up_at:
+                raise Permanent(f"{self._path.parent}: another node-agent works with this folder; end it first")
+            log.info("waiting-for-the-other-node-agent-s-end", path=str(self._path.parent))
+            await clock.sleep(_LOCK_LOOK_SECONDS)
 
     def load(self) -> HandedOut:
         """What was handed out before. An unreadable file is kept aside, and said so.

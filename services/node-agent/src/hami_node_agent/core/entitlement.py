@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 from hami_model import allocation_id, allocations, cards, events, keys, kube, usage
@@ -15,6 +16,10 @@ from hami_node_agent.core.node_options import MIG
 
 MIRROR_KEY = "kubernetes.io/config.mirror"
 """Annotation of the object that stands for a static pod; its value is the UID by which kubelet knows the pod."""
+
+
+_SHOWN_MAX: Final = 80
+_LISTED_MAX: Final = 3
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +37,12 @@ class Entitlement(msgspec.Struct, frozen=True, kw_only=True):
     container: kube.Container
     slices: tuple[Slice, ...]
     """As annotated."""
+
+
+def listed(ids: Sequence[str]) -> str:
+    """For a message: an annotation may name thousands, each as long as it likes."""
+    shown = ", ".join(found[:_SHOWN_MAX] for found in ids[:_LISTED_MAX])
+    return shown if len(ids) <= _LISTED_MAX else f"{shown} and {len(ids) - _LISTED_MAX} others"
 
 
 def kubelet_uid(pod: kube.Pod) -> str:
@@ -89,7 +100,9 @@ def entitlement(
         )
     assigned = pod.annotations.get(keys.ASSIGNED_NODE, "")
     if assigned != node_name:
-        return Refusal(reason=f"{where}: the pod was allocated cards of node {assigned!r}, not of this one")
+        return Refusal(
+            reason=f"{where}: the pod was allocated cards of node {assigned[:_SHOWN_MAX]!r}, not of this one"
+        )
     if pod.annotations.get(keys.BIND_PHASE) == keys.BIND_PHASE_FAILED:
         return Refusal(reason=f"{where}: the pod's allocation is marked failed; delete the pod")
     read = allocations.read(pod, settings)
@@ -113,18 +126,28 @@ def _checked(
         return Refusal(reason=f"{where}: {len(slices)} cards are allocated, but kubelet gave it {device_count}")
     unknown = sorted({piece.card_id for piece in slices if piece.card_id not in known_cards})
     if unknown:
-        return Refusal(reason=f"{where}: this node has no card {', '.join(unknown)} (node {node_name})")
+        return Refusal(reason=f"{where}: this node has no card {listed(unknown)} (node {node_name})")
     if len({(piece.card_id, piece.placement) for piece in slices}) < len(slices):
         return Refusal(reason=f"{where}: one card is allocated to it twice")
-    for piece in slices:
-        mode = known_cards[piece.card_id].mode
-        if (piece.placement is not None) is not (mode == MIG):
-            has = "no" if piece.placement is None else "a"
-            return Refusal(
-                reason=f"{where}: card {piece.card_id} is in mode {mode!r}, and its allocation has {has} MIG "
-                "reservation; delete the pod, so that it is placed anew"
-            )
+    faults = [_fault(piece, known_cards[piece.card_id].mode) for piece in slices]
+    if any(faults):
+        return Refusal(reason=f"{where}: {next(filter(None, faults))}")
     return Entitlement(container=container, slices=slices)
+
+
+def _fault(piece: Slice, mode: str) -> str:
+    if (piece.placement is not None) is not (mode == MIG):
+        has = "no" if piece.placement is None else "a"
+        return (
+            f"card {piece.card_id} is in mode {mode!r}, and its allocation has {has} MIG reservation; delete the pod, "
+            "so that it is placed anew"
+        )
+    if piece.memory_mib == 0 and piece.placement is None:
+        return (
+            f"0 MiB of card {piece.card_id} are allocated to it, which would reserve nothing and limit nothing; delete "
+            "the pod, so that it is placed anew"
+        )
+    return ""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from hami_model.node_lock import PodName
 from hami_model.requests import card_request
 
 from hami_node_agent.core import mig_reservation
-from hami_node_agent.core.entitlement import Refusal
+from hami_node_agent.core.entitlement import Refusal, listed
 from hami_node_agent.core.inventory import card_of_device
 
 _BIND_PHASES = (keys.BIND_PHASE_ALLOCATING, keys.BIND_PHASE_SUCCESS)
@@ -225,7 +225,7 @@ def _fault(
         return "a negative amount is allocated"
     unknown = sorted({piece.card_id or "(no id)" for piece in slices if piece.card_id not in known_cards})
     if unknown:
-        return f"this node has no card {', '.join(unknown)} (node {node_name})"
+        return f"this node has no card {listed(unknown)} (node {node_name})"
     if len({(piece.card_id, piece.placement) for piece in slices}) < len(slices):
         return "one card is allocated to it twice"
     return ""

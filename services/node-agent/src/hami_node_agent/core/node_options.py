@@ -18,6 +18,8 @@ from hami_model.errors import MalformedError
 HAMI_CORE: Final = "hami-core"
 MIG: Final = "mig"
 
+SPLIT_COUNT_MAX: Final = 1000
+"""Of one card: with sixteen of them a quarter of what kubelet takes."""
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -76,11 +78,14 @@ def node_options(settings: VendorSettings, per_node_text: str | None, node_name:
         disable_core_limit=settings.disable_core_limit,
         mig_allowances=settings.mig_allowances,
     )
-    if per_node_text is None:
-        return options
     warnings: list[str] = []
-    for place, entry in _entries_of(per_node_text, node_name):
+    for place, entry in _entries_of(per_node_text, node_name) if per_node_text is not None else ():
         options = _overridden(options, entry, place, warnings)
+    if options.split_count > SPLIT_COUNT_MAX:
+        raise NodeOptionsError(
+            f"deviceSplitCount {options.split_count}: kubelet has a list with an entry for each slot of each card, and "
+            f"takes it only up to 4 MiB; set {SPLIT_COUNT_MAX} at most"
+        )
     return msgspec.structs.replace(options, warnings=tuple(warnings))
 
 
@@ -141,11 +146,15 @@ def _flag(raw: object) -> bool:
     return raw
 
 
-def _whole(raw: object) -> int | None:
+def _whole(raw: object, most: int = _INT32_MAX) -> int | None:
     text = raw.text if isinstance(raw, go_json.Number) else ""
-    if not text.isdigit() or len(text) > 10 or int(text) > _INT32_MAX:
-        raise _Unreadable(f"a whole number from 0 to {_INT32_MAX} is expected")
+    if not text.isdigit() or len(text) > 10 or int(text) > most:
+        raise _Unreadable(f"a whole number from 0 to {most} is expected")
     return int(text) or None
+
+
+def _split_count(raw: object) -> int | None:
+    return _whole(raw, SPLIT_COUNT_MAX)
 
 
 def _factor(raw: object) -> float | None:
@@ -166,7 +175,7 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "operatingmode": ("operating_mode", _text),
     "devicememoryscaling": ("memory_scaling", _factor),
     "devicecorescaling": ("core_scaling", _factor),
-    "devicesplitcount": ("split_count", _whole),
+    "devicesplitcount": ("split_count", _split_count),
     "preconfigureddevicememory": ("preconfigured_memory_mib", _whole),
     "libcudaloglevel": ("library_log_level", _text),
     "enablenumatopology": ("numa_topology", _flag),
