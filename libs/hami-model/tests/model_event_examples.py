@@ -155,6 +155,7 @@ EXAMPLES: tuple[Event, ...] = (
                         memory_used_bytes=1234 << 20,
                         cores_promised_percent=30,
                         cores_used_percent=29,
+                        enforced_by="preload",
                     ),
                 ),
             ),

@@ -65,6 +65,7 @@ def used(mib: int, cores: int) -> UsageSamples:
     one = events.CardUsage(
         card_id="GPU-0", memory_promised_bytes=3000 * MIB, memory_used_bytes=mib * MIB, cores_promised_percent=30,
         cores_used_percent=cores,
+        enforced_by="preload",
     )  # fmt: skip
     pod_event = events.UsageSampled(
         source="/hami/monitor/n1", time=NOW, pod=ref, node="n1",
@@ -114,6 +115,7 @@ class TestPods:
         assert (held.container, held.card_id) == ("main", "GPU-0")
         assert (held.memory_promised_mib, held.memory_used_mib) == (3000, 2500)
         assert (held.cores_promised_percent, held.cores_used_percent) == (30, 29)
+        assert held.enforced_by == "preload"
 
     @pytest.mark.parametrize(
         ("status", "reason"),

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
-from hami_model.limits_page import Control, LimitsPage
+from hami_model.cards import MigPlacement, Slice
+from hami_model.ids import CardId
+from hami_model.limits_page import CardLimits, Control, LimitsPage
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
-from hami_monitor.core.enforcement import owner_of_process
+from hami_monitor.core.enforcement import EnforcedBy, enforced_by, owner_of_process
 from hami_monitor.core.host import HostProcess
 from hami_monitor.core.pods import MonitoredPod
 from hami_monitor.core.process_trace import ProcessKey, ProcessTrace
+from hami_monitor.core.region import Region
 from hami_monitor.core.sample import Sample
 from hami_monitor.core.series import own_series
 from monitor_builders import (
@@ -214,3 +217,53 @@ def test_processes_are_counted_by_card_and_reason() -> None:
         if spec.name == "hami_slice_not_enforced_processes"
     }
     assert told == {(CARD_A, "no-region"): 2, (CARD_B, "no-region"): 1}
+
+
+# ---- what holds a slice --------------------------------------------------------------------------------------------
+
+
+def slice_of(card_id: str = CARD_A, vendor: str = "NVIDIA", profile: str = "") -> Slice:
+    placement = MigPlacement(start=0, size=1) if profile else None
+    return Slice(
+        card_id=CardId(card_id), vendor=vendor, memory_mib=3000, cores_percent=30, profile=profile, placement=placement
+    )
+
+
+def page_of(*cards: CardLimits, control: Control = Control.HELD) -> LimitsPage:
+    return LimitsPage(region_file="/usr/local/vgpu/a.cache", cards=cards, control=control)
+
+
+LIMITED = CardLimits(uuid=CARD_A, memory_limit_bytes=3000 << 20)
+
+
+@pytest.mark.parametrize(
+    ("held", "opted_out", "read", "page", "expected"),
+    [
+        (slice_of(), False, None, page_of(LIMITED), "preload"),
+        (slice_of(), True, None, page_of(LIMITED), "preload"),
+        (slice_of(), False, None, page_of(CardLimits(uuid=CARD_A, cores_percent=30)), "preload"),
+        (slice_of(), False, None, page_of(CardLimits(uuid=CARD_A, withheld=True)), "preload"),
+        (slice_of(), False, our_region(), page_of(LIMITED, control=Control.DISABLED), "none"),
+        (slice_of(), False, our_region(), page_of(CardLimits(uuid=CARD_A)), "none"),
+        (slice_of(CARD_B), False, our_region(), page_of(LIMITED), "none"),
+        (slice_of(), False, region(), None, "preload"),
+        (slice_of(), True, region(), None, "none"),
+        (slice_of(), False, None, None, ""),
+        (slice_of(profile="1g.5gb"), False, None, None, "mig"),
+        (slice_of("MIG-1b2c"), True, None, page_of(LIMITED), "mig"),
+        (slice_of(vendor="MLU"), False, region(), None, ""),
+    ],
+)
+def test_what_holds_a_slice(
+    held: Slice, opted_out: bool, read: Region | None, page: LimitsPage | None, expected: EnforcedBy
+) -> None:
+    container = msgspec.structs.replace(pod().containers[0], is_opted_out=opted_out)
+    assert enforced_by(held, container, region=read, page=page) == expected
+
+
+def test_each_slice_is_told_with_what_holds_it() -> None:
+    both = pod(allocated=f"{CARD_A},NVIDIA,3000,30:{CARD_B},NVIDIA,1000,0:;")
+    found = sample([both], [], [host_card(CARD_A, 0), host_card(CARD_B, 1)], {}, pages={MAIN: page_of(LIMITED)})
+    assert [(use.card_id, use.enforced_by) for use in found.slices] == [(CARD_A, "preload"), (CARD_B, "none")]
+    told = [labels for spec, labels, _ in own_series(found) if spec.name == "hami_slice_info"]
+    assert told == [("n1", "team", "p", "main", CARD_A, "preload"), ("n1", "team", "p", "main", CARD_B, "none")]

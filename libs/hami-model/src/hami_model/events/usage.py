@@ -11,7 +11,7 @@ import msgspec
 
 from hami_model.events import subjects
 from hami_model.events.envelope import Event, identity, rfc3339
-from hami_model.events.parts import PodRef
+from hami_model.events.parts import Enforcement, PodRef
 
 
 class CardUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +23,8 @@ class CardUsage(msgspec.Struct, frozen=True, kw_only=True):
     cores_promised_percent: int
     """0: no promise, it takes what is free."""
     cores_used_percent: int | None = None
+    enforced_by: Enforcement = ""
+    """The back end that holds the container to this promise, as the monitor can tell."""
 
 
 class ContainerUsage(msgspec.Struct, frozen=True, kw_only=True):

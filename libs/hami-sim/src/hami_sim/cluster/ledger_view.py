@@ -111,6 +111,7 @@ def _held(container: str, piece: Slice, measured: events.CardUsage | None) -> Po
         memory_used_mib=_mib(measured.memory_used_bytes) if measured else None,
         cores_promised_percent=piece.cores_percent,
         cores_used_percent=measured.cores_used_percent if measured else None,
+        enforced_by=measured.enforced_by if measured else "",
     )
 
 

@@ -67,6 +67,8 @@ class PodCardStatus(msgspec.Struct, frozen=True, kw_only=True):
     cores_promised_percent: int
     """0: no promise, it takes what is free."""
     cores_used_percent: int | None = None
+    enforced_by: str = ""
+    """What holds the container to it: preload, mig, none; empty: the monitor has not said so lately."""
 
 
 class PodStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,7 +72,7 @@ def pods_table(pods: Sequence[PodStatus], cards: Sequence[CardStatus]) -> str:
     for pod in pods:
         named = (f"{pod.namespace}/{pod.name}", pod.phase)
         if not pod.cards:
-            rows.append((*named, "", pod.node or "-", "", "", "", "", _shortened(pod.reason)))
+            rows.append((*named, "", pod.node or "-", "", "", "", "", "", _shortened(pod.reason)))
         over = pod.phase in ("Succeeded", "Failed")
         for number, held in enumerate(pod.cards):
             rows.append(
@@ -84,10 +84,22 @@ def pods_table(pods: Sequence[PodStatus], cards: Sequence[CardStatus]) -> str:
                     "-" if over else _known(held.memory_used_mib),
                     f"{held.cores_promised_percent} %",
                     "-" if over else _known(held.cores_used_percent, " %"),
+                    "-" if over else held.enforced_by or UNKNOWN,
                     _shortened(pod.reason) if number == 0 else "",
                 )
             )
-    header = ("POD", "PHASE", "CONTAINER", "CARD", "MEMORY MiB PROMISED", "USED", "CORES PROMISED", "USED", "")
+    header = (
+        "POD",
+        "PHASE",
+        "CONTAINER",
+        "CARD",
+        "MEMORY MiB PROMISED",
+        "USED",
+        "CORES PROMISED",
+        "USED",
+        "HELD BY",
+        "",
+    )
     return _table(header, rows)
 
 

@@ -85,6 +85,7 @@ def _containers(uses: list[SliceUse]) -> tuple[events.ContainerUsage, ...]:
                 memory_used_bytes=use.memory_used_bytes,
                 cores_promised_percent=use.cores_promised_percent,
                 cores_used_percent=use.cores_used_percent,
+                enforced_by=use.enforced_by,
             )
         )
     return tuple(events.ContainerUsage(container=name, cards=tuple(cards)) for name, cards in by_container.items())

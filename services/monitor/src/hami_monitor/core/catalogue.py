@@ -11,6 +11,14 @@ CARD: Final = ("node", "card", "index")
 
 # ---- ours: a slice --------------------------------------------------------------------------------------------------
 
+SLICE_INFO: Final = MetricSpec(
+    name="hami_slice_info",
+    help=(
+        "1: what holds the container to its slice of the card: preload (the library), mig (an instance of its own), "
+        "none (the pod opted out, or the operator chose so). Absent where it cannot be told."
+    ),
+    labels=(*SLICE, "enforced_by"),
+)
 SLICE_MEMORY_PROMISED: Final = MetricSpec(
     name="hami_slice_memory_promised_bytes",
     help="Memory of the card that the container is promised; 0: none, though it uses the card.",

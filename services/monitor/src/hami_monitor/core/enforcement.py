@@ -17,20 +17,26 @@ from typing import Final, Literal
 
 import msgspec
 from hami_model import limits_page
+from hami_model.cards import Slice
 from hami_model.events.parts import PodRef
-from hami_model.limits_page import LimitsPage
+from hami_model.limits_page import CardLimits, LimitsPage
 
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
 from hami_monitor.core.host import HostCard, HostProcess
 from hami_monitor.core.pods import MonitoredContainer, MonitoredPod
 from hami_monitor.core.process_trace import ProcessKey, ProcessTrace
-from hami_monitor.core.region import RegionProcess
+from hami_monitor.core.region import Region, RegionProcess
 
 Reason = Literal["opted-out", "no-region", "region-unreadable", "no-slot"]
 ControlFrom = Literal["page", "pod"]
 """What said whether the library holds a container: the container's limits page or, where it has none, its
 specification."""
+EnforcedBy = Literal["", "preload", "mig", "none"]
+"""Of the node-agent's back ends those that can be told from outside; empty: not known."""
 _VENDOR: Final = "NVIDIA"
+_INSTANCE: Final = "MIG-"
+_WHOLE: Final = 100
+"""Percent of a card's compute."""
 _NO_FOLDER: Final = FolderReading(owner=FolderOwner(pod_uid="", container=""))
 
 
@@ -120,6 +126,29 @@ def judge(
         suspects=frozenset(process.key for process in found),
         unheld=tuple(process for process in found if process.key in suspected),
     )
+
+
+def enforced_by(
+    held: Slice, container: MonitoredContainer, *, region: Region | None, page: LimitsPage | None
+) -> EnforcedBy:
+    """What holds a slice, by what the node-agent handed out. The limits page says it of the cards that it names; where
+    there is none (an agent that writes none), a region says that the library runs, and the specification that it must
+    not. Whether it holds every process, `judge` says."""
+    if held.vendor != _VENDOR:
+        return ""
+    if held.profile or held.placement is not None or held.card_id.startswith(_INSTANCE):
+        return "mig"
+    if page is not None:
+        is_held = page.control is not limits_page.Control.DISABLED
+        limited = any(card.uuid == held.card_id and _limits_anything(card) for card in page.cards)
+        return "preload" if is_held and limited else "none"
+    if container.is_opted_out:
+        return "none"
+    return "preload" if region is not None else ""
+
+
+def _limits_anything(card: CardLimits) -> bool:
+    return card.withheld or card.memory_limit_bytes > 0 or card.cores_percent < _WHOLE
 
 
 def _cards_by_pid(cards: Iterable[HostCard]) -> dict[int, list[tuple[str, HostProcess]]]:

@@ -16,7 +16,7 @@ from hami_model.limits_page import LimitsPage
 
 from hami_monitor.core.card_users import CardUser, OutOfBand, out_of_band, users_of
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
-from hami_monitor.core.enforcement import Enforcement, judge, owner_of_process
+from hami_monitor.core.enforcement import EnforcedBy, Enforcement, enforced_by, judge, owner_of_process
 from hami_monitor.core.host import HostCard, HostProcess, HostReading
 from hami_monitor.core.mig import instance_memory_used
 from hami_monitor.core.pods import MonitoredContainer, MonitoredPod, without_impostors
@@ -43,6 +43,8 @@ class SliceUse(msgspec.Struct, frozen=True, kw_only=True):
     """By the pod's annotation; 0: none, though it uses the card."""
     cores_promised_percent: int
     """0: what is free."""
+    enforced_by: EnforcedBy = ""
+    """What holds the container to the promise, as far as the monitor can tell; empty: not promised, or not known."""
     memory_limit_bytes: int | None = None
     """That its library holds it to; 0: none. None: no region yet."""
     cores_limit_percent: int | None = None
@@ -119,7 +121,7 @@ def take_sample(
     slices = [
         use
         for owner, (pod, container) in live.items()
-        for use in joined.container(owner, pod, container, regions.get(owner))
+        for use in joined.container(owner, pod, container, regions.get(owner), pages.get(owner))
     ]
     users = {card.id: users_of(card, traces, by_uid) for card in host.cards}
     return Sample(
@@ -181,14 +183,21 @@ class _Join:
         self.implausible = 0
 
     def container(
-        self, owner: FolderOwner, pod: MonitoredPod, container: MonitoredContainer, region: Region | None
+        self,
+        owner: FolderOwner,
+        pod: MonitoredPod,
+        container: MonitoredContainer,
+        region: Region | None,
+        page: LimitsPage | None,
     ) -> Iterable[SliceUse]:
         promised: dict[str, tuple[int, int]] = {}
+        backends: dict[str, EnforcedBy] = {}
         for held in container.slices:
             if held.card_id not in promised and (
                 len(promised) >= _PROMISED_MAX or not _PROMISED_ID.fullmatch(held.card_id)
             ):
                 continue
+            backends[held.card_id] = enforced_by(held, container, region=region, page=page)
             memory_mib, cores_percent = promised.get(held.card_id, (0, 0))
             promised[held.card_id] = (memory_mib + held.memory_mib, cores_percent + held.cores_percent)
         named = _named_cards(region)
@@ -206,6 +215,7 @@ class _Join:
                 card_id=card_id,
                 memory_promised_bytes=memory_mib * MIB,
                 cores_promised_percent=cores_percent,
+                enforced_by=backends.get(card_id, ""),
             )
             card = named.get(card_id)
             host = self._cards.get(card_id)

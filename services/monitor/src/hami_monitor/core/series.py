@@ -36,6 +36,8 @@ def _slice(node: str, use: SliceUse) -> Iterator[Series]:
     labels = (node, use.pod.namespace, use.pod.name, use.container, use.card_id)
     yield catalogue.SLICE_MEMORY_PROMISED, labels, use.memory_promised_bytes
     yield catalogue.SLICE_CORES_PROMISED, labels, use.cores_promised_percent / 100
+    if use.enforced_by:
+        yield catalogue.SLICE_INFO, (*labels, use.enforced_by), 1
     if use.memory_used_bytes is not None:
         yield catalogue.SLICE_MEMORY_USED, labels, use.memory_used_bytes
     if use.memory is not None:
