@@ -132,7 +132,7 @@ class World:
 
     # ---- the agent ---------------------------------------------------------------------------------------------------
 
-    def start_agent(self) -> Program:
+    def start_agent(self, **environment: str) -> Program:
         self.agent_starts += 1
         file = self.root / "agent.yaml"
         file.write_text(yaml.safe_dump(self.configuration))
@@ -141,7 +141,7 @@ class World:
             [sys.executable, "-m", "hami_node_agent.main", "serve", "--config", file],
             log_path=self.agent_log(),
             process_file=self.root / "agent.json",
-            environment={**os.environ, "HAMI_SIM_DRIVER": str(self.description), "NO_PROXY": "*"},
+            environment={**os.environ, "HAMI_SIM_DRIVER": str(self.description), "NO_PROXY": "*", **environment},
         )
         return self.agent
 

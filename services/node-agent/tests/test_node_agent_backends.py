@@ -204,6 +204,13 @@ def test_what_holds_a_pod_is_known_of_containers_that_have_not_started() -> None
     assert found == {(0, "A"): "none", (2, "A"): "preload", (2, "B"): "preload"}
 
 
+def test_a_card_that_only_the_settings_know_is_told_of() -> None:
+    policy = EnforcementPolicy(by_card={"A": "none", "Z": "preload"})
+    assert backends.names_of_no_card(policy, ["A", "B"]) == [
+        "enforcement.by_card says preload of Z, which is no card that this node offers: correct or remove it"
+    ]
+
+
 @pytest.mark.parametrize(
     ("held_by", "whole"),
     [

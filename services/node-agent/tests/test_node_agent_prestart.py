@@ -16,7 +16,8 @@ from hami_model.cards import Card
 from hami_model.ids import CardId
 from hami_node_agent.adapters.kubelet_files import KubeletCheckpointUnreadable
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, RefusedForGoodError
-from hami_node_agent.core.cdi_spec import ForeignSpec
+from hami_node_agent.core import cdi_spec
+from hami_node_agent.core.cdi_spec import ForeignSpec, Shown
 from hami_node_agent.core.entitlement import MIRROR_KEY
 from hami_node_agent.core.grant import ContainerFiles, HostLayout, HostState, LimitPolicy
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod, encode
@@ -248,6 +249,22 @@ async def test_hand_overs_of_one_moment_share_a_write_and_none_runs_ahead_of_it(
     first = world.log.index("saved")
     assert all(not line.startswith("specification") for line in world.log[:first])
     assert set(msgspec.json.decode(world.saved)["pods"]) == {f"u{number}" for number in range(8)}
+
+
+async def test_a_specification_that_no_runtime_would_take_is_refused_before_it_is_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoilt(*_: object) -> Shown:
+        return Shown(environment={}, edits=({"deviceNodes": [{"path": ""}]},))
+
+    monkeypatch.setattr(cdi_spec, "shown_by_runtime", spoilt)
+    world.bind(pod("a"))
+    with pytest.raises(RefusedForGoodError, match=r"container main: the runtime would refuse.*set handoff\.shown_by"):
+        await world.late_binding.pre_start(["d1"])
+    assert world.written == {}
+    monkeypatch.undo()
+    await world.late_binding.pre_start(["d1"])
+    assert list(world.written) == ["cdi-a"]
 
 
 async def test_two_pods_never_both_take_the_last_share(world: World) -> None:

@@ -242,6 +242,30 @@ async def test_under_single_a_container_gets_one_instance_and_no_lock_is_left(wo
         await until(lambda: world.annotation_of_node(LOCK_KEY) is None, "the lock to be freed")
 
 
+async def test_what_is_not_offered_and_what_waits_for_a_restart_are_events_of_the_node(world: World) -> None:
+    make_instances(world, (ONE_SLICE, 0), (TWO_SLICES, 2))
+    world.configuration["devices"] = {"mig_strategy": "single"}
+    world.configuration["enforcement"] = {"by_card": {"GPU-of-another-node": "none"}}
+    world.start_agent()
+    await until(lambda: world.events("MigDeviceNotOffered"), "the event of the devices")
+    await until(lambda: world.events("EnforcementNamesNoCard"), "the event of the setting")
+    assert "1g.5gb, 2g.10gb" in world.events("MigDeviceNotOffered")[0]["message"]
+    assert "GPU-of-another-node" in world.events("EnforcementNamesNoCard")[0]["message"]
+
+
+async def test_a_profile_that_appears_is_told_of_until_the_agent_is_started_anew(world: World) -> None:
+    make_instances(world, (ONE_SLICE, 0))
+    world.configuration["devices"] = {"mig_strategy": "mixed"}
+    world.start_agent()
+    async with world.kubelet():
+        await until(lambda: world.agent_lines("registered"), "the registration with kubelet")
+        make_instances(world, (TWO_SLICES, 2))
+        await until(lambda: world.events("MigResourceNeedsRestart"), "the event of the resource")
+    (event,) = world.events("MigResourceNeedsRestart")
+    assert "nvidia.com/mig-2g.10gb" in event["message"]
+    assert event["involvedObject"]["kind"] == "Node"
+
+
 async def test_under_mixed_each_profile_is_a_resource_that_needs_no_scheduler_of_ours(world: World) -> None:
     made = make_instances(world, (ONE_SLICE, 0), (TWO_SLICES, 2))
     world.configuration["devices"] = {"mig_strategy": "mixed"}

@@ -61,7 +61,7 @@ from hami_node_agent.core.driver_spec import beside_cards
 from hami_node_agent.core.entitlement import holders_of
 from hami_node_agent.core.grant import HostLayout, LimitPolicy
 from hami_node_agent.core.health import HealthBook, health_policy
-from hami_node_agent.core.inventory import Discovery, mig_devices, take_inventory
+from hami_node_agent.core.inventory import Discovery, Inventory, mig_devices, take_inventory
 from hami_node_agent.core.node_options import MIG, NodeOptions
 from hami_node_agent.core.nvidia_remains import Ours
 from hami_node_agent.core.outcome import Origin
@@ -70,6 +70,7 @@ from hami_node_agent.metrics import NodeAgentMetrics
 
 WRONG_USE = 2
 NOT_WELL = 1
+IDLE_REMEDY = "start the node-agent anew once the driver is there"
 
 app = typer.Typer(
     help="Node agent: offers this machine's cards and hands slices of them to containers.",
@@ -124,7 +125,7 @@ def inventory(config: ConfigFile = None, sets: Sets = None) -> None:
         _wrong_use(str(error))
     taken = take_inventory(found.cards, options, unreadable=found.unreadable)
     print(register.encode(nvidia.vendor, taken.cards))
-    for problem in (*options.warnings, *taken.problems):
+    for problem in (*options.warnings, *found.problems, *taken.problems):
         typer.echo(f"hami-node-agent: {problem}", err=True)
 
 
@@ -198,7 +199,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     except DriverError as error:
         if settings.nvml.required:
             raise
-        log.warning("idle-without-driver", reason=str(error))
+        log.warning("idle-without-driver", reason=str(error), remedy=IDLE_REMEDY)
         return _idle(settings, registry)
     stack.push_async_callback(nvml.close)
 
@@ -212,6 +213,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     recorder = EventRecorder(
         client, component="hami-node-agent", instance=node_name, metrics=chassis_metrics, clock=clock
     )
+    node_events = RecordedNodeEvents(recorder, node_name)
     bus = Bus(
         settings.bus,
         name=f"node-agent-{node_name}",
@@ -253,7 +255,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         with_topology=settings.node.topology_scores and strategy != "single",  # MIG devices have no links
         may_switch_mig_on=settings.node.switch_mig_on,
         probe_seconds=settings.health.probe_seconds,
-        node_events=RecordedNodeEvents(recorder, node_name),
+        node_events=node_events,
         metrics=metrics,
         clock=clock,
     )
@@ -372,6 +374,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         clock=clock,
     )
     await cards.begin()
+    _tell_of_unknown_cards(enforcement, cards.inventory, node_events)
     remains = NvidiaRemains(
         Path(settings.kubelet.plugins_dir),
         tuple(Path(folder) for folder in settings.files.nvidia_cdi_dirs),
@@ -401,6 +404,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         plugin_config.replicas,
         StaticMigHandoff(nvml.instances, rules, one_at_most=plugin_config.one_at_most),
         probe_seconds=settings.health.probe_seconds,
+        node_events=node_events,
         clock=clock,
     )
     nvml.on_fault.append(mixed.fault)
@@ -467,6 +471,13 @@ def _enforcement(
         ),
         context_bytes=settings.context_mib << 20,
     )
+
+
+def _tell_of_unknown_cards(
+    enforcement: backends.EnforcementPolicy, inventory: Inventory, node_events: RecordedNodeEvents
+) -> None:
+    for problem in backends.names_of_no_card(enforcement, [card.id for card in inventory.cards]):
+        node_events.warn("EnforcementNamesNoCard", problem)
 
 
 def _wrong_use(problem: str) -> NoReturn:

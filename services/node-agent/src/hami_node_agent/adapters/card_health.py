@@ -66,6 +66,7 @@ class Cards:
         self._clock = clock
         self._facts: dict[str, CardFacts] = {}
         self._unreadable: tuple[UnreadableCard, ...] = ()
+        self._mig_devices_left_out: tuple[str, ...] = ()
         self._mig_problems: dict[str, str] = {}
         """Why the MIG mode of cards could not be switched on."""
         self._topology = Topology()
@@ -106,6 +107,7 @@ class Cards:
         self._metrics.cards.labels("healthy").set(healthy)
         self._metrics.cards.labels("unhealthy").set(len(self.inventory.cards) - healthy)
         problems = dict.fromkeys(self.inventory.problems, "CardNotOffered")
+        problems |= dict.fromkeys(self._mig_devices_left_out, "MigDeviceNotOffered")
         if self._with_topology:
             problems |= self._score_pairs(self._topology)
         if self._events_problem:
@@ -254,13 +256,13 @@ class Cards:
         found = await self._nvml.discover()
         if await self._switch_mig_on(found.cards):
             found = await self._nvml.discover()
-        before = (dict(self._facts), self._unreadable)
+        before = (dict(self._facts), self._unreadable, self._mig_devices_left_out)
         for fact in found.cards:
             problem = self._mig_problems.get(fact.uuid, "") if fact.is_mig_off else ""
             known = msgspec.structs.replace(fact, mig_mode_problem=problem)
             self._facts[fact.uuid] = refreshed(self._facts.get(fact.uuid), known)
-        self._unreadable = found.unreadable
-        return before != (self._facts, self._unreadable)
+        self._unreadable, self._mig_devices_left_out = found.unreadable, found.problems
+        return before != (self._facts, self._unreadable, self._mig_devices_left_out)
 
     async def _switch_mig_on(self, cards: Sequence[CardFacts]) -> bool:
         """Whether any card's MIG mode was switched on."""

@@ -30,6 +30,7 @@ from hami_node_agent.core import (
     outcome,
 )
 from hami_node_agent.core.backends import EnforcementPolicy
+from hami_node_agent.core.cdi_document import InvalidSpecificationError
 from hami_node_agent.core.checkpoint_match import Holder, Unmatched
 from hami_node_agent.core.claims import Claims
 from hami_node_agent.core.device_lists import DeviceRules
@@ -349,7 +350,14 @@ class LateBinding:
             shown = await self._showing.instances(pod, handed)
         else:
             shown = await self._showing.cards(pod, given.card_ids)
-        await self._cdi.write(holder.pod_uid, cdi_name, cdi_spec.own_spec(cdi_name, given, shown))
+        try:
+            specification = cdi_spec.own_spec(cdi_name, given, shown)
+        except InvalidSpecificationError as error:
+            raise RefusedForGoodError(
+                f"container {holder.container}: the runtime would refuse what it is to be given: {error}; correct "
+                "NVIDIA's CDI specification, of which its edits are, or set handoff.shown_by: runtime"
+            ) from error
+        await self._cdi.write(holder.pod_uid, cdi_name, specification)
         log.info(
             "handed-over",
             pod=pod.key,

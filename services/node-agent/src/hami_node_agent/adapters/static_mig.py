@@ -30,6 +30,7 @@ from hami_node_agent.core.inventory import CardFacts, Discovery, is_hidden
 from hami_node_agent.core.node_options import NodeOptions
 from hami_node_agent.core.static_mig import MigStrategy, StaticInstance, StaticOffer
 from hami_node_agent.metrics import NodeAgentMetrics
+from hami_node_agent.ports import NodeEvents
 
 log = get_logger("static-mig")
 
@@ -61,7 +62,7 @@ class StaticMigNvml(Nvml):
         self._capabilities_file = capabilities
         self._capabilities: Mapping[str, int] = {}
         self._waiting_faults: list[CriticalEvent] = []
-        self._told: tuple[str, ...] = ()
+        self._capabilities_problem = ""
         self._known: dict[str, StaticInstance] = {}
         """MIG devices by UUID."""
         self.offer = StaticOffer(cards=())
@@ -83,11 +84,7 @@ class StaticMigNvml(Nvml):
         self._capabilities = await asyncio.to_thread(self._read_capabilities)
         self.offer = static_mig.static_offer(cards, in_mig_mode, instances, self._strategy, self._capabilities)
         self._known = {instance.uuid: instance for instance in instances}
-        for problem in self.offer.problems:
-            if problem not in self._told:
-                log.warning("mig-device-not-offered", problem=problem)
-        self._told = self.offer.problems
-        return Discovery(cards=self.offer.cards, unreadable=found.unreadable)
+        return Discovery(cards=self.offer.cards, unreadable=found.unreadable, problems=self.offer.problems)
 
     async def _mig_devices(self, card: CardFacts) -> list[StaticInstance] | None:
         """None of a card that is not in MIG mode. One that cannot be asked is not offered as a whole."""
@@ -101,7 +98,8 @@ class StaticMigNvml(Nvml):
         try:
             return static_mig.capability_minors(self._capabilities_file.read_text(encoding="ascii", errors="replace"))
         except OSError as error:
-            if not self._told:
+            if str(error) != self._capabilities_problem:
+                self._capabilities_problem = str(error)
                 log.warning("mig-capabilities-unknown", path=str(self._capabilities_file), reason=str(error))
             return {}
 
@@ -224,6 +222,7 @@ class MixedResources:
         handoff: StaticMigHandoff,
         *,
         probe_seconds: float,
+        node_events: NodeEvents,
         clock: Clock,
     ) -> None:
         """`plugins`: by resource; those that the start found. `replicas`: shares of a device, by resource."""
@@ -232,6 +231,7 @@ class MixedResources:
         self._book = book
         self._replicas = replicas
         self._probe_seconds = probe_seconds
+        self._node_events = node_events
         self._clock = clock
         self._told: frozenset[str] = frozenset()
         for plugin in plugins.values():
@@ -265,8 +265,12 @@ class MixedResources:
                     offered.get(resource, ()), frozenset(self._book.unhealthy), self._replicas.get(resource, 1)
                 )
             )
-        for resource in offered.keys() - self._plugins.keys() - self._told:
-            log.warning("mig-resource-needs-a-restart", resource=resource)
+        for resource in sorted(offered.keys() - self._plugins.keys() - self._told):
+            self._node_events.warn(
+                "MigResourceNeedsRestart",
+                f"MIG devices of resource {resource} were made after the start, and kubelet is told of that resource "
+                "only once the node-agent is started anew",
+            )
         self._told |= offered.keys()
 
     def fault(self, event: CriticalEvent) -> None:

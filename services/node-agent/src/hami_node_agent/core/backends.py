@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -80,6 +80,15 @@ def refuse_unavailable(policy: EnforcementPolicy, driver_version: str) -> None:
     else:
         reason = f"the driver found is {driver_version}, which can, but this node-agent cannot set its limits yet"
     raise BackendUnavailableError(f"{where} says driver: {reason}; set preload, by which libvgpu holds the limits")
+
+
+def names_of_no_card(policy: EnforcementPolicy, offered: Collection[str]) -> list[str]:
+    """What to tell of cards that the policy names and this node does not offer."""
+    return [
+        f"enforcement.by_card says {backend} of {card_id}, which is no card that this node offers: correct or remove it"
+        for card_id, backend in policy.by_card.items()
+        if card_id not in offered
+    ]
 
 
 def compute_policy(core_policy: str, *, disabled: bool, contended_only: bool) -> limits_page.Policy:

@@ -69,6 +69,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 
     cards: tuple[CardFacts, ...] = ()
     unreadable: tuple[UnreadableCard, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Why MIG devices are left out that somebody made beforehand."""
 
 
 class OfferedCard(msgspec.Struct, frozen=True, kw_only=True):
