@@ -52,7 +52,11 @@ def test_where_all_is_well_nothing_is_advised() -> None:
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        pytest.param(but(kubernetes=KubernetesView(problem="403")), {"api-server": "failure"}, id="no API server"),
+        pytest.param(
+            but(kubernetes=KubernetesView(problem="403")),
+            {"api-server": "failure", "other-device-plugin": "warning"},
+            id="no API server",
+        ),
         pytest.param(kubernetes(kubelet_version="v1.28.1"), {"late-binding": "failure"}, id="a kubelet without CDI"),
         pytest.param(
             kubernetes(runtime_version="containerd://1.7.2"), {"late-binding": "failure"}, id="a runtime without CDI"
@@ -92,6 +96,14 @@ def test_what_is_not_well_is_found_alone_and_has_advice(facts: MachineFacts, exp
     assert bad(facts) == expected
     assert all(finding.advice for finding in examine(facts, WISHES) if finding.verdict != "ok")
     assert is_well(examine(facts, WISHES)) == ("failure" not in expected.values())
+
+
+def test_a_folder_that_is_not_there_yet_is_said_to_be_made() -> None:
+    facts = but(hook=msgspec.structs.replace(GOOD.hook, to_be_made=True))
+    assert bad(facts) == {}
+    found = {each.check: each.found for each in examine(facts, WISHES)}
+    assert found["hook-folder"] == "/hook/vgpu is made at the first start"
+    assert found["state-folder"] == "/state"
 
 
 def test_only_what_the_settings_need_is_missed() -> None:

@@ -73,10 +73,10 @@ async def gather(settings: NodeAgentSettings) -> MachineFacts:
         driver_problem=driver_problem,
         card_ids=card_ids,
         library_problem=_library(settings.files, layout) if _needs_library(settings) else "",
-        hook=_folder(_nearest(Path(layout.folder)), named=layout.folder),
+        hook=_folder_or_its_place(layout.folder),
         limits=_folder(Path(layout.limits)),
-        cdi=_folder(_nearest(Path(settings.files.cdi_dir)), named=settings.files.cdi_dir),
-        state=_folder(_nearest(Path(settings.files.state_dir)), named=settings.files.state_dir),
+        cdi=_folder_or_its_place(settings.files.cdi_dir),
+        state=_folder_or_its_place(settings.files.state_dir),
         book_problem=_book(Path(settings.files.state_dir) / BOOK_FILE),
     )
 
@@ -170,18 +170,20 @@ def _library(files: FileSettings, layout: HostLayout) -> str:
     return "" if is_library else f"{name} is no shared library"
 
 
-def _nearest(path: Path) -> Path:
-    """The folder, or the one in which it would be made."""
-    return next((folder for folder in (path, *path.parents) if folder.exists()), path)
+def _folder_or_its_place(name: str) -> Folder:
+    """The folder, or what is said of it by the one in which it would be made."""
+    path = Path(name)
+    nearest = next((folder for folder in (path, *path.parents) if folder.exists()), path)
+    return msgspec.structs.replace(_folder(nearest), path=name, to_be_made=nearest != path)
 
 
-def _folder(path: Path, named: str = "") -> Folder:
+def _folder(path: Path) -> Folder:
     try:
         status, system = path.stat(), os.statvfs(path)
     except OSError:
-        return Folder(path=named or str(path))
+        return Folder(path=str(path))
     return Folder(
-        path=named or str(path),
+        path=str(path),
         is_there=stat.S_ISDIR(status.st_mode),
         is_writable=os.access(path, os.W_OK | os.X_OK) and not system.f_flag & os.ST_RDONLY,
         no_exec=bool(system.f_flag & os.ST_NOEXEC),

@@ -33,6 +33,8 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     """A folder of the host as this process sees it."""
 
     path: str
+    to_be_made: bool = False
+    """The first start makes it; the rest is said of the folder in which it will be."""
     is_there: bool = False
     is_writable: bool = False
     no_exec: bool = False
@@ -178,6 +180,13 @@ def _pod_resources(facts: MachineFacts) -> Finding:
 
 def _other_plugins(view: KubernetesView) -> Finding:
     """The API server knows; a socket alone does not say whose it is."""
+    if view.problem:
+        return Finding(
+            check="other-device-plugin",
+            verdict="warning",
+            found="not known without the API server",
+            advice="see that no other device plugin on this node offers the same resource",
+        )
     others = sorted(
         pod.name
         for pod in view.pods
@@ -236,7 +245,11 @@ def _folders(facts: MachineFacts, wishes: Wishes) -> Iterator[Finding]:
                 advice=f"mount it without noexec, or move {setting} to a file system that may run programs",
             )
         else:
-            yield Finding(check=check, verdict="ok", found=folder.path)
+            yield Finding(
+                check=check,
+                verdict="ok",
+                found=f"{folder.path} is made at the first start" if folder.to_be_made else folder.path,
+            )
 
 
 def _limits(folder: Folder) -> Finding:
