@@ -159,10 +159,12 @@ def test_overlays_say_what_they_are_named_for(every: dict[str, list[KubernetesOb
         pod = daemon_set(every["gpu-operator"], name)["template"]["spec"]
         assert pod["runtimeClassName"] == "nvidia"
         assert daemon_set(every["moving"], name)["template"]["spec"]["nodeSelector"] == {"hami.io/node-agent": "ours"}
-    mig = agent("mig").node.overrides_file
+    mig = agent("mig").node
     maps = {each["metadata"]["name"]: each["data"] for each in every["mig"] if each["kind"] == "ConfigMap"}
     (overrides,) = [data for name, data in maps.items() if name.startswith("hami-node-overrides")]
-    assert mig == f"/config/{next(iter(overrides))}"
+    assert {mig.overrides_file, mig.device_config_file} == {f"/config/{name}" for name in overrides}
+    # Without profiles that may be made no card in MIG mode is offered.
+    assert yaml.safe_load(overrides["device-config.yaml"])["nvidia"]["migProfileAllowlist"]
     added = main_container(every["mig"], "hami-node-agent")["securityContext"]["capabilities"]["add"]
     assert "SYS_ADMIN" in added
 

@@ -79,6 +79,8 @@ class TestTable:
         environment = table["node-agent-sim-1"].environment
         assert node["driver"]["environment"].items() <= environment.items()
         assert node["driver"]["shared_paths"] == [environment["HAMI_SIM_STATE"]]
+        # Where `sim-driver --description FILE` looks.
+        assert environment["HAMI_SIM_STATE"] == environment["HAMI_SIM_DRIVER"] + ".state"
         assert "driver" not in table["kubelets"].settings["nodes"][2]
 
     def test_agent_and_monitor_mean_the_same_files(self, table):
