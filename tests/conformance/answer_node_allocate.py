@@ -17,7 +17,7 @@ from hami_chassis.settings import Fault, SettingsError, load_settings
 from hami_model import keys, kube
 from hami_model.errors import HamiError
 from hami_node_agent.adapters.driver_files import find_driver_files
-from hami_node_agent.adapters.late_binding import HandoverPlan, RefusedForGoodError
+from hami_node_agent.adapters.late_binding import HandoverPlan
 from hami_node_agent.adapters.lock_handoff import LockHandoff
 from hami_node_agent.adapters.machine_files import USUAL_DRIVER_ROOT, device_rules
 from hami_node_agent.adapters.mig_instances import MigInstances
@@ -30,6 +30,7 @@ from hami_node_agent.core.inventory import Inventory
 from hami_node_agent.core.machine_devices import MachineDevices
 from hami_node_agent.core.static_mig import StaticDevices
 from hami_node_agent.metrics import NodeAgentMetrics
+from hami_node_agent.ports import RefusedForGoodError
 from hami_sim.manual_clock import ManualClock
 from kubelet_api import deviceplugin_v1beta1_pb2 as pb
 from mig_driver import VectorMigDriver

@@ -23,12 +23,13 @@ from hami_model.ids import CardId
 from hami_model.limits_page import LimitsPage
 from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile
 from hami_node_agent.adapters.host_folder import HostFolder
-from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, RefusedForGoodError
+from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
 from hami_node_agent.core.entitlement import MIRROR_KEY
 from hami_node_agent.core.grant import ContainerFiles, HostLayout, LimitPolicy
 from hami_node_agent.core.handed_out import HandedOut
 from hami_node_agent.core.inventory import Inventory, OfferedCard
 from hami_node_agent.metrics import NodeAgentMetrics
+from hami_node_agent.ports import RefusedForGoodError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kubelet_api.checkpoint import CheckpointView, PodDevicesEntry, pod_devices_entry

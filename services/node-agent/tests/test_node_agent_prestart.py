@@ -15,7 +15,7 @@ from hami_model import device_config, kube, vendors
 from hami_model.cards import Card
 from hami_model.ids import CardId
 from hami_node_agent.adapters.kubelet_files import KubeletCheckpointUnreadable
-from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, RefusedForGoodError
+from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
 from hami_node_agent.core import cdi_spec
 from hami_node_agent.core.cdi_spec import ForeignSpec, Shown
 from hami_node_agent.core.entitlement import MIRROR_KEY
@@ -23,6 +23,7 @@ from hami_node_agent.core.grant import ContainerFiles, HostLayout, HostState, Li
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod, encode
 from hami_node_agent.core.inventory import Inventory, OfferedCard
 from hami_node_agent.metrics import NodeAgentMetrics
+from hami_node_agent.ports import RefusedForGoodError
 from kubelet_api.checkpoint import CheckpointView, read_checkpoint
 from kubelet_api.deviceplugin_v1beta1_pb2 import CDIDevice, ContainerAllocateResponse
 from node_agent_world import allocation_annotations

@@ -19,6 +19,10 @@ from hami_node_agent.core.inventory import Inventory
 from hami_node_agent.core.mig_instances import LiveInstance
 
 
+class RefusedForGoodError(Exception):
+    """A hand-off's answer: the container will never start; the message says what to change."""
+
+
 class PodLedger(Protocol):
     """Pods of this node."""
 

@@ -24,9 +24,9 @@ from kubelet_api.deviceplugin_v1beta1_pb2_grpc import (
     add_DevicePluginServicer_to_server,
 )
 
-from hami_node_agent.adapters.late_binding import RefusedForGoodError
 from hami_node_agent.core.inventory import KubeletDevice
 from hami_node_agent.metrics import NodeAgentMetrics
+from hami_node_agent.ports import RefusedForGoodError
 
 log = get_logger("device-plugin")
 

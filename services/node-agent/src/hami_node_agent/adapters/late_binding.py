@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 from hami_chassis.errors import Transient
 from hami_chassis.log import get_logger
-from hami_model import allocations, env, keys, kube
+from hami_model import allocations, keys, kube
 from hami_model.device_config import VendorSettings
 from hami_model.ids import CardId
 from hami_model.usage import CardUsage
 
+from hami_node_agent.adapters.device_holders import DeviceHolders
 from hami_node_agent.adapters.enforcing import Enforcing
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.adapters.showing import Showing, ShownBy
 from hami_node_agent.core import (
     cdi_spec,
-    checkpoint_match,
     entitlement,
     grant,
     handed_out,
@@ -48,13 +48,10 @@ from hami_node_agent.ports import (
     OwnCheckpoint,
     OwnershipCheck,
     PodLedger,
+    RefusedForGoodError,
 )
 
 log = get_logger("late-binding")
-
-
-class RefusedForGoodError(Exception):
-    """The container will never start; the message says what to change."""
 
 
 class HandoverPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +96,9 @@ class LateBinding:
         self._settings = settings
         self._book = book
         self._ledger = ledger
-        self._checkpoint = checkpoint
-        self._ownership = ownership
+        self._holders = DeviceHolders(
+            plan.node_name, settings, ledger=ledger, checkpoint=checkpoint, ownership=ownership, metrics=metrics
+        )
         self._cdi = cdi
         self._own = own
         self._inventory = inventory
@@ -139,11 +137,11 @@ class LateBinding:
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
         """Returns when the container may start. Raises Transient (kubelet asks again) or RefusedForGoodError."""
-        found = await self._holders(device_ids)
+        found = await self._holders.of(device_ids)
         if isinstance(found, Unmatched):
             raise Transient(found.reason)
-        pod, found = await self._pod_of(found)
-        await self._cross_check(pod, found, frozenset(device_ids))
+        pod, found = await self._holders.pod_of(found)
+        await self._holders.cross_check(pod, found, frozenset(device_ids))
         async with self._serialised(found[0].pod_uid):
             init_s_turn = init_again.is_init_s_turn(pod, [holder.container for holder in found])
             for holder in found:
@@ -155,7 +153,7 @@ class LateBinding:
         A container that was admitted late-binding, before the hand-off was changed, is handed over as ever.
         """
         try:
-            found = await self._holders(device_ids)
+            found = await self._holders.of(device_ids)
         except Transient as error:
             found = Unmatched(reason=str(error))
         if isinstance(found, Unmatched):
@@ -165,43 +163,6 @@ class LateBinding:
         else:
             for holder in found:
                 await self._verify_given_by_lock(None, holder)
-
-    async def _holders(self, device_ids: Sequence[str]) -> tuple[Holder, ...] | Unmatched:
-        view = await self._checkpoint.read()
-        return checkpoint_match.holders(view, self._settings.resources.count, device_ids, env.REGION_FILE)
-
-    async def _pod_of(self, found: tuple[Holder, ...]) -> tuple[kube.Pod, tuple[Holder, ...]]:
-        """The pod whose containers these are; entries that kubelet still has of pods that ended are left out."""
-        known = {holder.pod_uid: self._ledger.cached(holder.pod_uid) for holder in found}
-        for uid, pod in known.items():
-            if pod is None or entitlement.is_mirror(pod):  # it may claim the UID of a pod that was not seen yet
-                known[uid], _ = await self._ledger.read(uid)
-        living = {uid: pod for uid, pod in known.items() if pod is not None and not pod.is_finished}
-        if not living:
-            raise RefusedForGoodError(
-                f"pod {', '.join(known)} is not known to the API server as a living pod of node "
-                f"{self._plan.node_name}; cards are given only to pods that the HAMi scheduler placed"
-            )
-        if len(living) > 1:
-            raise Transient(f"kubelet's checkpoint gives these devices to several living pods: {', '.join(living)}")
-        uid, pod = next(iter(living.items()))
-        return pod, tuple(holder for holder in found if holder.pod_uid == uid)
-
-    async def _cross_check(self, pod: kube.Pod, found: tuple[Holder, ...], device_ids: frozenset[str]) -> None:
-        if self._ownership is None:
-            return
-        owner = await self._ownership.owner(self._settings.resources.count, device_ids)
-        if owner is None:
-            return
-        namespace, name, container = owner
-        if (namespace, name) != (pod.metadata.namespace, pod.metadata.name) or container not in {
-            holder.container for holder in found
-        }:
-            self._metrics.cross_check_mismatches.inc()
-            raise Transient(
-                f"kubelet's checkpoint gives these devices to {pod.key}, its PodResources service to "
-                f"{namespace}/{name} container {container}"
-            )
 
     def _serialised(self, uid: str) -> asyncio.Lock:
         return self._one_pod_at_a_time.setdefault(uid, asyncio.Lock())

@@ -19,7 +19,7 @@ from kubelet_api import deviceplugin_v1beta1_pb2 as pb
 
 from hami_node_agent.adapters.allocate_response import allocate_response
 from hami_node_agent.adapters.enforcing import Enforcing
-from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, RefusedForGoodError, new_pod
+from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, new_pod
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.core import checkpoint_match, lock_allocate, mig_instances, mig_uuid, static_mig
 from hami_node_agent.core.checkpoint_match import Unmatched
@@ -30,7 +30,15 @@ from hami_node_agent.core.inventory import visible_cards
 from hami_node_agent.core.lock_allocate import Plan, PreferredRequest, Served
 from hami_node_agent.core.outcome import failure_annotations
 from hami_node_agent.metrics import NodeAgentMetrics
-from hami_node_agent.ports import HostFiles, InventoryView, KubeletCheckpoint, LockApi, Outcomes, OwnCheckpoint
+from hami_node_agent.ports import (
+    HostFiles,
+    InventoryView,
+    KubeletCheckpoint,
+    LockApi,
+    Outcomes,
+    OwnCheckpoint,
+    RefusedForGoodError,
+)
 
 log = get_logger("lock-handoff")
 

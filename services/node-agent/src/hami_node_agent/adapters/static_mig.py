@@ -18,7 +18,6 @@ from kubelet_api import deviceplugin_v1beta1_pb2 as pb
 
 from hami_node_agent.adapters.allocate_response import allocate_response
 from hami_node_agent.adapters.device_plugin import DevicePlugin, KubeletRegistration
-from hami_node_agent.adapters.late_binding import RefusedForGoodError
 from hami_node_agent.adapters.nvml import Nvml
 from hami_node_agent.adapters.nvml_events import CriticalEvent
 from hami_node_agent.adapters.nvml_library import text
@@ -30,7 +29,7 @@ from hami_node_agent.core.inventory import CardFacts, Discovery, is_hidden
 from hami_node_agent.core.node_options import NodeOptions
 from hami_node_agent.core.static_mig import MigStrategy, StaticInstance, StaticOffer
 from hami_node_agent.metrics import NodeAgentMetrics
-from hami_node_agent.ports import NodeEvents
+from hami_node_agent.ports import NodeEvents, RefusedForGoodError
 
 log = get_logger("static-mig")
 
