@@ -23,7 +23,6 @@ from hami_chassis.metrics import ChassisMetrics
 from hami_chassis.run import RootTask, Stage, run_process
 from hami_chassis.settings import masked, settable_fields
 from hami_model import events, register
-from hami_model.device_config import VendorSettings
 from hami_model.errors import HamiError
 from prometheus_client import CollectorRegistry
 
@@ -31,7 +30,13 @@ from hami_node_agent.adapters import doctor_facts
 from hami_node_agent.adapters.bus_events import AllocatingHints, allocating_subject, node_streams
 from hami_node_agent.adapters.card_health import Cards
 from hami_node_agent.adapters.collection import Collection
-from hami_node_agent.adapters.configuration import nvidia_plugin_config, nvidia_settings, options_of, settings_of
+from hami_node_agent.adapters.configuration import (
+    enforcement_of,
+    nvidia_plugin_config,
+    nvidia_settings,
+    options_of,
+    settings_of,
+)
 from hami_node_agent.adapters.device_plugin import DevicePlugin, KubeletRegistration, socket_name
 from hami_node_agent.adapters.driver_files import CardSpecs, FoldersBelow, find_driver_files
 from hami_node_agent.adapters.handoff_start import HandoffStart, Offers
@@ -55,7 +60,7 @@ from hami_node_agent.adapters.placeholder_handoff import LateBindingHandoff
 from hami_node_agent.adapters.pod_resources import PodResources
 from hami_node_agent.adapters.pods import NodePods, PodPatches, PodSubscriber
 from hami_node_agent.adapters.static_mig import MixedResources, StaticMigHandoff, StaticMigNvml
-from hami_node_agent.config import EnforcementSettings, NodeAgentSettings, serving_faults
+from hami_node_agent.config import NodeAgentSettings, serving_faults
 from hami_node_agent.core import backends, doctor, hami_names
 from hami_node_agent.core.driver_spec import beside_cards
 from hami_node_agent.core.entitlement import holders_of
@@ -183,7 +188,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     # Files of the host.
     layout = HostLayout(hook_path=settings.files.hook_path, lock_dir=settings.files.lock_dir.rstrip("/"))
     files = HostFolder(layout, settings.files.library_version)
-    enforcement = _enforcement(settings.enforcement, nvidia, options)
+    enforcement = enforcement_of(settings.enforcement, nvidia, options)
     version = files.install(settings.files.library_file, needed=enforcement.uses("preload"))
     log.info("library", version=version or "not versioned")
     cdi = CdiFolder(Path(settings.files.cdi_dir), [Path(folder) for folder in settings.files.nvidia_cdi_dirs])
@@ -455,22 +460,6 @@ def _settings(config: Path | None, sets: list[str] | None, given: hami_names.Fou
         return settings_of(config, sets or (), given)
     except (Permanent, HamiError) as error:
         _wrong_use(str(error))
-
-
-def _enforcement(
-    settings: EnforcementSettings, nvidia: VendorSettings, options: NodeOptions
-) -> backends.EnforcementPolicy:
-    return backends.EnforcementPolicy(
-        cards=settings.cards,
-        by_card=settings.by_card,
-        may_opt_out=settings.opt_out == "allowed",
-        compute=backends.compute_policy(
-            nvidia.core_policy,
-            disabled=options.disable_core_limit,
-            contended_only=settings.compute == "contended",
-        ),
-        context_bytes=settings.context_mib << 20,
-    )
 
 
 def _tell_of_unknown_cards(

@@ -13,8 +13,8 @@ from hami_chassis.settings import Fault, SettingsError, load_settings
 from hami_model import device_config, vendors
 from hami_model.device_config import VendorSettings
 
-from hami_node_agent.config import NodeAgentSettings
-from hami_node_agent.core import hami_names, nvidia_config
+from hami_node_agent.config import EnforcementSettings, NodeAgentSettings
+from hami_node_agent.core import backends, hami_names, nvidia_config
 from hami_node_agent.core.node_options import NodeOptions, node_options
 from hami_node_agent.core.nvidia_config import NvidiaConfig
 
@@ -74,3 +74,20 @@ def text_of(setting: str, name: str) -> str:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Permanent(f"{setting} {name}: {error}") from error
+
+
+def enforcement_of(
+    settings: EnforcementSettings, nvidia: VendorSettings, options: NodeOptions
+) -> backends.EnforcementPolicy:
+    """What the operator wants held, and by what."""
+    return backends.EnforcementPolicy(
+        cards=settings.cards,
+        by_card=settings.by_card,
+        may_opt_out=settings.opt_out == "allowed",
+        compute=backends.compute_policy(
+            nvidia.core_policy,
+            disabled=options.disable_core_limit,
+            contended_only=settings.compute == "contended",
+        ),
+        context_bytes=settings.context_mib << 20,
+    )
