@@ -19,15 +19,16 @@ class Claims:
     def of(self, pod: kube.Pod) -> Claim:
         """Pods and entries of the book are replaced, never changed: of the same two objects the claim is the same."""
         uid = entitlement.kubelet_uid(pod)
-        known = self.handed_to(pod)
+        entry = self._book.get(uid)
         kept = self._known.get(uid)
-        if kept is not None and kept[0] is pod and kept[1] is known:
+        if kept is not None and kept[0] is pod and kept[1] is entry:
             return kept[2]
+        known = entry if handed_out.is_of(entry, pod) else None
         word = self._settings.vendor.word
         given = handed_out.slices_by_position(known, word) if known is not None and known.containers else None
         init_was_over = known is not None and known.init_over
         claim = entitlement.claim(pod, self._settings, given, init_was_over=init_was_over)
-        self._known[uid] = (pod, known, claim)
+        self._known[uid] = (pod, entry, claim)
         return claim
 
     def handed_to(self, pod: kube.Pod) -> HandedPod | None:
