@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hami_sim.kubelet import end_containers
 from node_agent_world import (
     LOCK_KEY,
     NODE,
@@ -161,6 +164,69 @@ async def test_under_the_node_lock_allocate_makes_the_instance(world: World) -> 
         await until(lambda: not world.annotation_of_node(LOCK_KEY), "the lock to go")
         world.fake.remove("pods", "p1", "default")
         await until(lambda: instances(world) == [], "the instance of the deleted pod to go")
+
+
+async def test_by_the_lock_instances_are_made_again_after_a_reboot_or_refused_by_their_names(world: World) -> None:
+    """The simulated driver numbers instances anew then: the first has the name it had, the second has the first's."""
+    world.configuration["handoff"] = {"mode": "lock"}
+    world.start_agent()
+    async with world.kubelet(allocatable=10):
+        for name, start in (("gone", 4), ("other", 5)):
+            world.lock_node(name)
+            bind(world, name, "1g.5gb", (start, 1))
+            await world.runs(name)
+            await until(lambda name=name: world.phase(name) == "success", "the phase")
+            await until(lambda: not world.annotation_of_node(LOCK_KEY), "the lock to go")
+        world.fake.remove("pods", "gone", "default")
+        await until(lambda: instances(world) == [(5, 1, 2)], "the first instance to go")
+    await reboot(world)
+    assert instances(world) == []
+    async with booted(world):
+        said = await world.waits_with("other", "its MIG instances are gone")
+        assert "delete the pod" in said
+        assert world.phase("other") == "failed"
+        world.fake.remove("pods", "other", "default")
+        await until(lambda: instances(world) == [], "the instance made in its place to go")
+
+
+async def test_by_the_lock_a_pod_whose_instance_has_its_name_again_goes_on_after_a_reboot(world: World) -> None:
+    world.configuration["handoff"] = {"mode": "lock"}
+    world.start_agent()
+    async with world.kubelet(allocatable=10):
+        world.lock_node("p1")
+        bind(world, "p1", "1g.5gb", (6, 1))
+        await world.runs("p1")
+        await until(lambda: world.phase("p1") == "success", "the phase")
+        given = await world.environment("p1")
+    await reboot(world)
+    async with booted(world):
+        await until(lambda: instances(world) == [(6, 1, 1)], "the instance to be made again")
+        await world.runs("p1")
+        assert reservation(world, "p1")["migUUID"] == given["NVIDIA_VISIBLE_DEVICES"]
+
+
+@asynccontextmanager
+async def booted(world: World) -> AsyncIterator[None]:
+    """Kubelet hears of pods once the agent's plugin is there: it would refuse them for good else."""
+    world.fake.fail("list", "pods", 503, times=10**6)
+    world.start_agent()
+
+    async def tell_of_pods() -> None:
+        await world.agent_serves()
+        world.fake.clear_faults()
+
+    telling = asyncio.create_task(tell_of_pods())
+    async with world.kubelet():
+        await telling
+        yield
+
+
+async def reboot(world: World) -> None:
+    """Kubelet is down already: then the agent goes too, every container, and whatever the driver held."""
+    await world.kill_agent()
+    await end_containers(world.root / "kl")
+    shutil.rmtree(world.root / "kl" / "containers")
+    shutil.rmtree(world.root / "driver.json.state")
 
 
 async def test_mig_mode_is_switched_on_only_where_nobody_uses_the_card(world: World) -> None:
