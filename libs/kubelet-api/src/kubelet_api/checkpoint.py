@@ -34,7 +34,7 @@ class PodDevicesEntry(msgspec.Struct, frozen=True, rename="pascal"):
     @property
     def device_ids(self) -> frozenset[str]:
         """All ids, whatever NUMA node they lie on; order has no meaning in the file."""
-        return frozenset(id_ for ids in self.device_ids_by_numa.values() for id_ in ids)
+        return frozenset().union(*self.device_ids_by_numa.values())
 
     def allocate_response(self) -> ContainerAllocateResponse:
         """What the plugin answered. Raises CheckpointError when the bytes are no such message."""
