@@ -73,9 +73,8 @@ class Waker:
     async def _look(self) -> None:
         causes, self._causes = sorted(self._causes), set()
         now = self._clock.monotonic()
-        self._woken_at = {
-            uid: at for uid, at in self._woken_at.items() if uid in self._rejected and now - at < self._wake_seconds
-        }
+        # Also of pods that are not rejected at this moment: one that is tried again may be rejected again at once.
+        self._woken_at = {uid: at for uid, at in self._woken_at.items() if now - at < self._wake_seconds}
         rejected = list(self._rejected.values())
         # Many pods take a while: beside the loop, which goes on answering.
         fitting = await asyncio.to_thread(pods_to_wake, self._cluster, rejected)
