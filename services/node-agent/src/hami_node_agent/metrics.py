@@ -15,13 +15,14 @@ _CALL_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.05, 0.25, 1,
 CARDS: Final = MetricSpec(name="hami_node_agent_cards", help="Cards of the node by health.", labels=("health",))
 SLICES: Final = MetricSpec(
     name="hami_node_agent_slices",
-    help="Slices that pods of the node hold, by what holds them to their limits: preload, mig, driver, none.",
+    help="Slices handed to pods of the node that are not gone, by what holds them: preload, mig, driver, none.",
     labels=("enforced_by",),
 )
 HANDOVERS: Final = MetricSpec(
     name="hami_node_agent_handovers_total",
     kind="counter",
-    help=f"Containers by what came of their hand-over: {', '.join(_HANDOVER_RESULTS)}.",
+    help=f"Containers by what came of their hand-over: {', '.join(_HANDOVER_RESULTS)}; the last two only of those "
+    "answered under the lock hand-off, when they start.",
     labels=("result",),
 )
 CALLS: Final = MetricSpec(
