@@ -33,7 +33,7 @@ from hami_node_agent.core.grant import HostLayout
 BOOK_FILE: Final = "handed-out.json"
 _COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 _ELF: Final = b"\x7fELF"
-_SECONDS: Final = 5.0
+_SECONDS: Final = 15.0  # a machine that is busy answers late
 
 
 class _Container(msgspec.Struct, frozen=True, kw_only=True):
