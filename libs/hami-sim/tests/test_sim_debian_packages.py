@@ -46,7 +46,7 @@ def test_a_package_without_the_program_is_told(apt: Path) -> None:
 def test_only_root_can_install(apt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(
-        PackageUnavailableError, match="wanted missing, and installing some-package needs apt-get and root"
+        PackageUnavailableError, match="wanted is missing, and installing some-package needs apt-get and root"
     ):
         install_missing({"wanted": "some-package"}, lambda _line: None)
     assert not apt.exists()

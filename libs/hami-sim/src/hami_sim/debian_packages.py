@@ -22,8 +22,9 @@ def install_missing(packages: Mapping[str, str], progress: Progress) -> None:
         return
     names = sorted(set(missing.values()))
     if shutil.which("apt-get") is None or os.geteuid() != 0:
+        are = "is" if len(missing) == 1 else "are"
         raise PackageUnavailableError(
-            f"{', '.join(missing)} missing, and installing {', '.join(names)} needs apt-get and root"
+            f"{', '.join(missing)} {are} missing, and installing {', '.join(names)} needs apt-get and root"
         )
     progress(f"installing {', '.join(names)}")
     _apt_get("update", "-qq")
