@@ -164,11 +164,11 @@ def _torn_annotation(world: World) -> None:
 
 
 def _no_folder(world: World) -> None:
-    """The container's folder cannot be made: a file is in its place."""
-    uid = waits(world, "p", (0, 1000, 0))
+    """The container's folder cannot be made: a file lies where those of all containers should."""
+    waits(world, "p", (0, 1000, 0))
     folders = world.root / "hook" / "vgpu" / "containers"
-    folders.mkdir(parents=True, exist_ok=True)
-    (folders / f"{uid}_main").write_text("in the way")
+    folders.rmdir()
+    folders.write_text("in the way")
 
 
 def _no_checkpoint(world: World) -> None:
