@@ -66,8 +66,7 @@ class TheirPlugin:
         for recorded, here in (
             ("/usr/local/vgpu", str(self.hook)),
             ("/tmp/vgpulock", self._world.configuration["files"]["lock_dir"]),
-            (pod["metadata"]["uid"], self.pod_uid),
-            (pod["spec"]["containers"][0]["name"], "main"),
+            (f"{pod['metadata']['uid']}_{pod['spec']['containers'][0]['name']}", f"{self.pod_uid}_main"),
             (envs["NVIDIA_VISIBLE_DEVICES"], card_id(0)),
             ("<UUID4>", "0c6e7b1a"),
         ):
