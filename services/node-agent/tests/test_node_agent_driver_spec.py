@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from hami_model.cards import Card
+from hami_model.ids import CardId
 from hami_node_agent.adapters.driver_files import CardSpecs, FoldersBelow, find_driver_files
 from hami_node_agent.core.device_lists import DeviceRules, VisibleDevice
 from hami_node_agent.core.driver_spec import DriverFilesMissingError, HostRoots
+from hami_node_agent.core.inventory import Inventory, OfferedCard
 from hami_node_agent.core.machine_devices import MachineDevices
+from hami_sim.manual_clock import ManualClock
+from node_agent_world import until
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "tests" / "data" / "cdi" / "schema.json").read_text())
 VERSION = "550.54.14"
@@ -19,6 +25,17 @@ LIBRARIES = "usr/lib/x86_64-linux-gnu"
 CARDS = (
     VisibleDevice(uuid="GPU-a", index="0", nodes=("/dev/nvidia3",)),
     VisibleDevice(uuid="GPU-b", index="1", nodes=("/dev/nvidia4",)),
+)
+CARD = Card(
+    id=CardId("GPU-a"),
+    index=0,
+    slots=1,
+    memory_mib=1024,
+    cores_percent=100,
+    model="NVIDIA-A",
+    numa=0,
+    mode="hami-core",
+    healthy=True,
 )
 CHANNEL = "/dev/nvidia-caps-imex-channels/channel0"
 OPERATOR = HostRoots(driver="/run/nvidia/driver", devices="/run/nvidia/driver", hook_file="/opt/nvidia-cdi-hook")
@@ -47,6 +64,26 @@ def written(root: Path, rules: DeviceRules, machine: MachineDevices, roots: Host
     for document in found.values():
         jsonschema.validate(document, SCHEMA)
     return found
+
+
+async def test_a_specification_that_could_not_be_written_is_written_once_there_is_room(root: Path) -> None:
+    """Nothing about the cards changes meanwhile."""
+    folder, clock = root.parent / "cdi", ManualClock()
+    files = find_driver_files(FoldersBelow(str(root)), str(root))
+    specs = CardSpecs(folder, DeviceRules(strategies=("cdi-cri",)), MachineDevices(), files, roots=OPERATOR)
+    running = asyncio.create_task(specs.run(clock))
+
+    specs.changed(Inventory(offered=(OfferedCard(card=CARD, minor=3, numa_node=None, kubelet_ids=1),)), ())
+    await clock.wait_for_sleepers()
+    clock.advance(60)
+    await clock.wait_for_sleepers()
+    assert not folder.exists()
+    folder.mkdir()
+    clock.advance(60)
+
+    (found,) = await until(lambda: [*folder.iterdir()], "the specification")
+    assert [device["name"] for device in json.loads(found.read_text())["devices"]] == ["GPU-a"]
+    running.cancel()
 
 
 def test_cards_have_their_nodes_and_all_the_driver_s_files_at_the_host_s_paths(root: Path) -> None:

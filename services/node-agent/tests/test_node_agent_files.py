@@ -6,16 +6,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from hami_chassis.errors import Permanent
 from hami_chassis.settings import SettingsError, load_settings
 from hami_node_agent.adapters.configuration import nvidia_settings
-from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile
+from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile, HostFilesError
 from hami_node_agent.adapters.host_folder import HostFolder, LibraryMissingError
 from hami_node_agent.config import NodeAgentSettings
 from hami_node_agent.core.grant import HostLayout
@@ -125,6 +127,52 @@ def test_a_checkpoint_of_a_later_agent_is_neither_used_nor_moved(tmp_path: Path)
         CheckpointFile(file).load()
 
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"handed-out.json": later}
+
+
+# ---- no room, and the end in the middle of a write ----------------------------------------------------------------
+
+
+@contextmanager
+def files_no_longer_than(size_bytes: int) -> Iterator[None]:
+    """As on a disk without room, a write fails and the error names no file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_a_file_without_room_is_named_and_stays_as_it_was(tmp_path: Path) -> None:
+    folder = CdiFolder(tmp_path, [])
+    await folder.write("u1", "a", b"before")
+
+    with (
+        files_no_longer_than(1 << 20),
+        pytest.raises(HostFilesError, match=r"hami\.io-slice_u1_a\.json: File too large"),
+    ):
+        await folder.write("u1", "a", b"x" * (2 << 20))
+
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"hami.io-slice_u1_a.json": b"before"}
+    await folder.write("u1", "a", b"after")
+    assert (tmp_path / "hami.io-slice_u1_a.json").read_bytes() == b"after"
+
+
+def test_what_an_agent_was_killed_in_goes_at_the_next_start(tmp_path: Path, layout: HostLayout) -> None:
+    ours = [".hami.io-slice_u1_a.json.new", ".libvgpu.so.0123456789abcdef.new"]
+    others = [".nvidia.yaml.new", "hami.io-slice_u1_a.json", "hami.io-slice_u1_b.json.new", "libvgpu.so.license"]
+    folder = Path(layout.folder)
+    for place in (tmp_path / "cdi", folder):
+        place.mkdir(parents=True)
+        for name in (*ours, *others):
+            (place / name).write_bytes(b"half")
+
+    CdiFolder(tmp_path / "cdi", []).prepare()
+    HostFolder(layout, "").install(library(tmp_path, b"one"))
+
+    assert not (tmp_path / "cdi" / ours[0]).exists()
+    assert not (folder / ours[1]).exists()
+    assert all((place / name).read_bytes() == b"half" for place in (tmp_path / "cdi", folder) for name in others)
 
 
 # ---- the command line ----------------------------------------------------------------------------------------------

@@ -185,7 +185,9 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     registry, clock = CollectorRegistry(), SystemClock()
     chassis_metrics, metrics = ChassisMetrics(registry), NodeAgentMetrics(registry)
 
-    # Files of the host.
+    # Files of the host. Nothing is touched while another agent is at work with them.
+    own = CheckpointFile(Path(settings.files.state_dir) / "handed-out.json")
+    await own.hold(stack, clock)
     layout = HostLayout(hook_path=settings.files.hook_path, lock_dir=settings.files.lock_dir.rstrip("/"))
     files = HostFolder(layout, settings.files.library_version)
     enforcement = enforcement_of(settings.enforcement, nvidia, options)
@@ -193,8 +195,6 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     log.info("library", version=version or "not versioned")
     cdi = CdiFolder(Path(settings.files.cdi_dir), [Path(folder) for folder in settings.files.nvidia_cdi_dirs])
     cdi.prepare()
-    own = CheckpointFile(Path(settings.files.state_dir) / "handed-out.json")
-    await own.hold(stack, clock)
     book = own.load()
 
     # Cards.
@@ -277,6 +277,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
             "operatingmode mig makes MIG devices that no specification of whole cards can name: with a cdi strategy in "
             f"devices.list_strategies handoff.mode must be late-binding, not {settings.handoff.mode}"
         )
+    card_specs: CardSpecs | None = None
     if rules.uses_cdi:
         driver_files = find_driver_files(FoldersBelow(root), root)
         card_specs = CardSpecs(
@@ -430,6 +431,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         *mixed_tasks,
         RootTask("nvidia-remains", remains.tell),
         *([RootTask("per-node-file", overrides.run)] if settings.node.overrides_file else []),
+        *([RootTask("card-specifications", functools.partial(card_specs.run, clock))] if card_specs else []),
         RootTask("collection", collection.run),
         RootTask("page-refresh", page_refresh.run),
         RootTask("lock-release", release.run),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from hami_chassis.clock import Clock
 from hami_chassis.log import get_logger
+from hami_chassis.retry import DEFAULT_BACKOFF, Retries
 
 from hami_node_agent.adapters.host_files import replace_file
 from hami_node_agent.adapters.nvml_library import LIBRARY_FOLDERS
@@ -86,7 +89,7 @@ def _programs(below: Folders) -> Iterator[str]:
 
 
 class CardSpecs:
-    """Writes the specifications that stand for whole cards, whenever what they say changes."""
+    """Writes the specifications that stand for whole cards, whenever what they say changes. Root task `run`."""
 
     def __init__(
         self,
@@ -105,14 +108,35 @@ class CardSpecs:
         self._files = files
         self._roots = roots
         self._more = more
+        self._wanted: tuple[VisibleDevice, ...] = ()
         self._written: tuple[VisibleDevice, ...] = ()
+        self._changed = asyncio.Event()
 
     def changed(self, inventory: Inventory, _changes: object) -> None:
-        """Writes what the inventory's cards need. What cannot be written now is tried at the next change."""
+        """Writes what the inventory's cards need. What cannot be written now, `run` writes later."""
+        cards = visible_cards(inventory, [card.id for card in inventory.cards])
+        self._wanted = (*cards, *self._more().values())
+        if not self._write_wanted():
+            self._changed.set()
+
+    async def run(self, clock: Clock) -> None:
+        """Tries again what could not be written, as on a full disk: until then containers cannot start."""
+        retries = Retries(DEFAULT_BACKOFF)
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            retries.succeeded()
+            while self._written != self._wanted:
+                await clock.sleep(retries.delay_after())
+                self._write_wanted()
+
+    def _write_wanted(self) -> bool:
         try:
-            self.write([*visible_cards(inventory, [card.id for card in inventory.cards]), *self._more().values()])
+            self.write(self._wanted)
         except OSError as error:
             log.warning("cdi-spec-not-written", folder=str(self._folder), reason=str(error))
+            return False
+        return True
 
     def write(self, devices: Sequence[VisibleDevice]) -> None:
         """Raises OSError, InvalidSpecificationError."""

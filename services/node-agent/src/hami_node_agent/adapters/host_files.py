@@ -9,7 +9,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -48,8 +48,9 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 def replace_file(path: Path, content: bytes, mode: int = _READABLE, *, synced: bool = True) -> None:
-    """The file has the old content or the new one, never a part; `synced`: also after a crash. Raises OSError."""
-    aside = path.with_name(f".{path.name}.new")
+    """The file has the old content or the new one, never a part; `synced`: also after a crash. Raises OSError, which
+    names the file."""
+    aside = path.with_name(_aside(path.name))
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -59,9 +60,24 @@ def replace_file(path: Path, content: bytes, mode: int = _READABLE, *, synced: b
             if synced:
                 os.fsync(file.fileno())
         aside.replace(path)
-    except OSError:
-        aside.unlink(missing_ok=True)
+    except OSError as error:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)  # a full disk does not say whose file has no room
         raise
+
+
+def _aside(name: str) -> str:
+    """Of the file that a replacement is written into."""
+    return f".{name}.new"
+
+
+def remove_unfinished(folder: Path, is_ours: Callable[[str], bool]) -> None:
+    """Replacements that an agent was killed in; `is_ours` by the name of what they were to replace. Raises OSError."""
+    for path in folder.iterdir():
+        name = path.name.removeprefix(".").removesuffix(".new")
+        if path.name == _aside(name) and is_ours(name):
+            path.unlink(missing_ok=True)
 
 
 class CdiFolder:
@@ -77,6 +93,7 @@ class CdiFolder:
     def prepare(self) -> None:
         """Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(self._folder, lambda name: cdi_spec.owner_of_file(name) is not None)
 
     async def write(self, pod_uid: str, name: str, content: bytes) -> None:
         file = cdi_spec.file_name(pod_uid, name)

@@ -13,7 +13,7 @@ from hami_chassis.untrusted_folders import remove_tree
 from hami_model.limits_page import layout as page_layout
 
 from hami_node_agent.adapters import safe_folders
-from hami_node_agent.adapters.host_files import HostFilesError, in_thread, replace_file
+from hami_node_agent.adapters.host_files import HostFilesError, in_thread, remove_unfinished, replace_file
 from hami_node_agent.adapters.limits_pages import LimitsPages
 from hami_node_agent.core import cdi_spec
 from hami_node_agent.core.grant import LIBRARY_NAME, ContainerFiles, HostLayout, HostState
@@ -49,6 +49,7 @@ class HostFolder:
         safe_folders.make_private(Path(self._layout.containers))
         safe_folders.make_private(Path(self._layout.limits))
         safe_folders.make_shared(Path(self._layout.lock_dir))
+        remove_unfinished(folder, lambda name: name.startswith(LIBRARY_NAME))
         if library_file:
             content = Path(library_file).read_bytes()
             self._library_version = self._library_version or hashlib.sha256(content).hexdigest()[:16]
