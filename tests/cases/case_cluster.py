@@ -151,7 +151,7 @@ async def bare_kubelet(handoff: str = "lock", *, cards: tuple[int, ...] = (40960
         server.add_insecure_port(f"unix:{kubelet._folder / 'kubelet.sock'}")
         await server.start()
         world.start_agent()
-        endpoint = await asyncio.wait_for(kubelet._endpoint, 60)
+        endpoint = await asyncio.wait_for(kubelet._endpoint, 300)
         async with grpc.aio.insecure_channel(f"unix:{kubelet._folder / endpoint}") as channel:
             kubelet.stub = DevicePluginStub(channel)
             yield kubelet

@@ -8,7 +8,6 @@ from case_cluster import MODES, cluster, runs
 from node_agent_world import ALLOCATED_KEY, FOREVER, NODE, card_id, container, until
 
 ON_CARD = "nvidia.com/use-gpuuuid"
-PRINT_AND_END = "env"
 
 
 @pytest.mark.case("ANN-01")
@@ -28,11 +27,13 @@ async def test_the_limits_of_a_pod_are_those_of_its_annotation_and_of_the_right_
 @pytest.mark.parametrize("handoff", MODES)
 async def test_an_init_container_and_an_app_container_get_their_own_slices(handoff: str) -> None:
     async with cluster(handoff) as found:
-        first = runs("i0", 5000, script=PRINT_AND_END)
+        seen = found.world.root / "seen"
+        first = runs("i0", 5000, script=f"env; until [ -e {seen} ]; do sleep 0.05; done")
         document = await found.create("a", runs("c0", 3000), init=[first], annotations={ON_CARD: card_id(0)})
         held = f"{card_id(0)},NVIDIA,5000,0:;{card_id(0)},NVIDIA,3000,0:;"
         assert found.allocated("a") == held
         assert await found.used_mib(card_id(0)) == 5000
+        seen.touch()
         uid = document["metadata"]["uid"]
         for name, limit in (("i0", "5000m"), ("c0", "3000m")):
             environment = await found.world.environment("a", name)

@@ -59,7 +59,7 @@ async def _booked(cluster: LocalCluster) -> list[str]:
     """What the leading scheduler has in its book, reservations among it."""
     client = await connect(cluster.nats_url)
     try:
-        reply = await client.request(subjects.query("state"), b"{}", timeout=5)
+        reply = await client.request(subjects.query("state"), b"{}", timeout=30)
     finally:
         await client.close()
     book = json.loads(reply.data)

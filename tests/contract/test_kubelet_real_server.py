@@ -160,7 +160,7 @@ async def test_a_deployment_and_a_stand_in_that_starts_again(
 
 async def pids_once(root: Path, count: int) -> set[int]:
     """Once there are that many."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while len(found := pids(root)) != count:  # noqa: ASYNC110  # files tell nobody
             await asyncio.sleep(0.05)
     return found

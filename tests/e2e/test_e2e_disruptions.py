@@ -12,7 +12,7 @@ import pytest
 from hami_sim.cluster.driver_description import card_ids
 from hami_sim.controlplane import ControlPlane
 from hami_sim.leader_forwarder.lease_holder import replica_name
-from world import ENDS, HOLD, WORKLOAD, World, held_cards
+from world import ENDS, HOLD, PATIENCE_SECONDS, WORKLOAD, World, held_cards
 
 GROW = (WORKLOAD, "over-alloc")
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/hami-system/leases/hami-scheduler"
@@ -35,7 +35,9 @@ async def leader(world: World, *, other_than: str = "") -> str:
     def holder(lease) -> str:
         return replica_name((lease or {}).get("spec", {}).get("holderIdentity") or "")
 
-    lease = await world.kube.wait_until(LEASE, lambda found: holder(found) not in ("", other_than), timeout_seconds=120)
+    lease = await world.kube.wait_until(
+        LEASE, lambda found: holder(found) not in ("", other_than), timeout_seconds=PATIENCE_SECONDS
+    )
     return holder(lease)
 
 
@@ -128,7 +130,9 @@ async def test_a_leader_that_was_stopped_and_goes_on_gives_nothing_away_twice(wo
     def running(pods) -> list[str]:
         return [pod["metadata"]["name"] for pod in pods["items"] if pod["status"].get("phase") == "Running"]
 
-    pods = await world.kube.wait_until(world.pods_path, lambda found: bool(running(found)), timeout_seconds=120)
+    pods = await world.kube.wait_until(
+        world.pods_path, lambda found: bool(running(found)), timeout_seconds=PATIENCE_SECONDS
+    )
     (chosen,) = running(pods)
     other = "b" if chosen == "a" else "a"
     await world.until_rejected(other)

@@ -11,7 +11,7 @@ from hami_sim.cluster.artefacts import EXAMPLES
 from hami_sim.cluster.driver_description import card_ids
 from hami_sim.cluster.samples import apply_samples
 from hami_sim.cluster.schemas import SCHEMAS
-from world import BIN, HOLD, WORKLOAD, World, container, held_cards
+from world import BIN, HOLD, PATIENCE_SECONDS, WORKLOAD, World, container, held_cards
 
 WHOLE = {"gpu": 1, "gpumem_percentage": 100, "gpucores": 100}
 
@@ -21,8 +21,9 @@ async def test_the_sample_pods_run(world: World):
     assert [line["granted_mib"] for line in await world.output("memory-limit")] == [4000]
     shown = {pod.name: pod for pod in (await world.status()).pods if pod.namespace == world.namespace}
     assert "CardInsufficientMemory" in shown["pending"].reason
-    assert [held.memory_used_mib for held in shown["slice"].cards] == [2500]
     assert [held.memory_promised_mib for held in shown["slice"].cards] == [3000]
+    # The monitor may have looked before the process had all it asks for.
+    await world.until_used_mib("slice", [2500])
 
 
 async def test_a_pending_pod_says_why_in_an_event(world: World):
@@ -81,7 +82,7 @@ async def test_a_deployment(world: World):
         await world.kube.wait_until(
             f"{path}/web",
             lambda found: found is not None and found["status"].get("availableReplicas", 0) == count,
-            timeout_seconds=120,
+            timeout_seconds=PATIENCE_SECONDS,
         )
         pods = (await world.kube.get(world.pods_path))["items"]
         return [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
@@ -121,7 +122,7 @@ class TestCommands:
         assert ran.returncode == 0
         assert json.loads(ran.stdout)["granted_mib"] == 1234
         assert (await world.run("--mem-mib=100", "--", "sh", "-c", "exit 7")).returncode == 7
-        assert not (await world.kube.get(world.pods_path))["items"]
+        await world.until_no_pods()
 
     async def test_run_says_what_is_wrong_with_what_is_asked(self, world: World):
         ran = await world.run("--cards=1", "--mem-percent=50", "--cores=30", "--name=Not_A_Name", "--", "true")
@@ -147,7 +148,7 @@ class TestCommands:
         assert (await asyncio.to_thread(world.command, "apply", here, "-f", str(file))).returncode == 0
         await world.until_phase("p", "Running")
         assert (await asyncio.to_thread(world.command, "delete", here, "pod/p")).returncode == 0
-        assert not (await world.kube.get(world.pods_path))["items"]
+        await world.until_no_pods()
 
     async def test_events_are_followed_as_json_lines(self, world: World):
         state = f"--state={world.cluster.layout.root}"

@@ -15,10 +15,10 @@ from hami_sim.cluster.leftovers import mount_points_below
 from hami_sim.cluster.record import nodes_root
 
 COMMAND = Path(sys.executable).with_name("hami-sim")
-UP_SECONDS = 200
+UP_SECONDS = 600
 
 
-def hami_sim(*arguments: object, seconds: float = 100) -> subprocess.CompletedProcess[str]:
+def hami_sim(*arguments: object, seconds: float = 300) -> subprocess.CompletedProcess[str]:
     argv = [str(COMMAND), *(str(argument) for argument in arguments)]
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=seconds)
 

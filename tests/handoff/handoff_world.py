@@ -32,6 +32,12 @@ def recorded(world: World, name: str = "seen") -> list[str]:
     return file.read_text().split() if file.exists() else []
 
 
+async def has_recorded(world: World, expected: list[str], name: str = "seen") -> None:
+    """The script was started so often, each time with the limit that is expected. It runs before it has written."""
+    await until(lambda: len(recorded(world, name)) >= len(expected), f"{len(expected)} starts of {name}")
+    assert recorded(world, name) == expected
+
+
 def gate(world: World, name: str) -> str:
     """A script's part that waits until `open_gate`."""
     return f"while [ ! -e {world.root}/{name} ]; do sleep 0.05; done"

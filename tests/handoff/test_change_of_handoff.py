@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from case_cluster import Cluster, cluster, runs
-from handoff_world import card_id, gate, kill_container, open_gate, recorded, recording, until
+from handoff_world import card_id, gate, has_recorded, kill_container, open_gate, recorded, recording, until
 from node_agent_world import LOCK_KEY
 from scheduler_builders import card, node
 
@@ -42,14 +42,14 @@ async def test_containers_that_run_restart_with_what_they_had(before: str, after
     async with cluster(before) as found:
         await found.create("p", runs("main", 3000, script=recording(found.world)))
         await until(lambda: found.world.phase("p") == "success", "the phase")
+        await has_recorded(found.world, ["3000m"])
         pod = found.world.pod("p")
         found.world.fake.put("pods", {**pod, "spec": {**pod["spec"], "restartPolicy": "Always"}})
         await change(found, after)
         await found.create("q", runs("main", 5000))
         assert await found.limit("q", "main") == "5000m"
         kill_container(found.world, "p")
-        await until(lambda: len(recorded(found.world)) == 2, "the restart")
-        assert recorded(found.world) == ["3000m", "3000m"]
+        await has_recorded(found.world, ["3000m", "3000m"])
         assert found.world.phase("p") == "success"
 
 
@@ -64,7 +64,7 @@ async def test_a_container_that_was_admitted_before_starts_after_the_change(befo
         await change(found, after)
         open_gate(world, "g")
         await world.runs("p")
-        assert recorded(world) == ["3000m"]
+        await has_recorded(world, ["3000m"])
         await until(lambda: world.phase("p") == "success", "the phase")
         assert world.annotation_of_node(LOCK_KEY) is None
 

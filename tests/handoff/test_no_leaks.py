@@ -40,7 +40,7 @@ async def _serves(world: World, name: str, size: int) -> None:
     await until(lambda: not list((world.root / "cdi").iterdir()), "nothing to be left")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_no_task_and_no_descriptor_is_left_by_what_came_and_went(monkeypatch: pytest.MonkeyPatch) -> None:
     async with new_world() as world:
         monkeypatch.setenv("HAMI_SIM_DRIVER", str(world.description))

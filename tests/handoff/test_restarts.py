@@ -11,6 +11,7 @@ from handoff_world import (
     book,
     container,
     gate,
+    has_recorded,
     node,
     open_gate,
     reboot,
@@ -51,7 +52,7 @@ async def test_restarts_between_allocate_and_start(again: tuple[str, ...]) -> No
             await world.agent_serves()
             open_gate(world, "gate")
             await settled(world, "p")
-        assert recorded(world) == ["2000m"]
+        await has_recorded(world, ["2000m"])
 
 
 async def test_after_a_reboot_pods_start_again_with_their_own() -> None:
@@ -66,11 +67,12 @@ async def test_after_a_reboot_pods_start_again_with_their_own() -> None:
                 restartPolicy="Always",
             )
             await settled(world, "p")
+            await has_recorded(world, ["3000m"], "app")
         kept = book(world)
         await reboot(world)
         async with node(world, pods_wait=True):
-            await until(lambda: len(recorded(world, "app")) == 2, "the second start")
-        assert (recorded(world, "init"), recorded(world, "app")) == (["5000m"] * 2, ["3000m"] * 2)
+            await has_recorded(world, ["3000m"] * 2, "app")
+            await has_recorded(world, ["5000m"] * 2, "init")
         assert book(world) == kept
 
 
@@ -80,11 +82,11 @@ async def test_after_a_reboot_without_kubelet_s_checkpoint_pods_are_admitted_ane
         async with node(world):
             world.bind_pod("p", slot((1, 3000, 0)), container(gpus=1, script=recording(world)), restartPolicy="Always")
             await settled(world, "p")
+            await has_recorded(world, ["3000m"])
         await reboot(world)
         (world.root / "kl/device-plugins/kubelet_internal_checkpoint").unlink()
         async with node(world, pods_wait=True):
-            await until(lambda: len(recorded(world)) == 2, "the second start")
-        assert recorded(world) == ["3000m"] * 2
+            await has_recorded(world, ["3000m"] * 2)
 
 
 async def test_after_a_reboot_an_init_container_waits_while_what_it_held_is_another_s() -> None:
@@ -108,15 +110,16 @@ async def test_after_a_reboot_an_init_container_waits_while_what_it_held_is_anot
                 annotations={"hami.io/bind-time": "1772600999"},
             )
             await settled(world, "second")
+            await has_recorded(world, ["10000m"], "first")
+            await has_recorded(world, ["25000m"], "second")
         await reboot(world)
         async with node(world, allocatable=10, pods_wait=True):
             await world.waits_with("first", "init containers run again", "init")
-            await until(lambda: len(recorded(world, "second")) == 2, "the second pod's second start")
+            await has_recorded(world, ["25000m"] * 2, "second")
             assert world.phase("first") == "success"
             world.fake.remove("pods", "second", "default")
-            await until(lambda: len(recorded(world, "first")) == 2, "the first pod's second start")
+            await has_recorded(world, ["10000m"] * 2, "first")
         assert recorded(world, "init") == ["30000m"] * 2
-        assert recorded(world, "first") == ["10000m"] * 2
 
 
 def _half(text: str) -> str:
@@ -165,7 +168,7 @@ async def test_a_checkpoint_in_another_form_is_read(written: Callable[[str], str
         _rewrite(world, written)
         open_gate(world, "gate")
         await settled(world, "p")
-        assert recorded(world) == ["2000m"]
+        await has_recorded(world, ["2000m"])
 
 
 @pytest.mark.parametrize(
@@ -188,7 +191,7 @@ async def test_a_container_waits_while_the_checkpoint_tells_nothing(written: Cal
         assert world.phase("p") == "allocating"
         _rewrite(world, lambda _: whole)
         await settled(world, "p")
-        assert recorded(world) == ["2000m"]
+        await has_recorded(world, ["2000m"])
 
 
 def _rewrite(world: World, change: Callable[[str], str]) -> str:

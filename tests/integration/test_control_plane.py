@@ -6,6 +6,7 @@ import asyncio
 import base64
 import ssl
 import sys
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,10 +82,12 @@ def application_of(*routes: web.RouteDef) -> web.Application:
 
 @pytest.fixture
 async def a_node(kube: RestClient) -> AsyncIterator[str]:
-    await kube.post("/api/v1/nodes", node(NODE))
-    await kube.wait_until(f"/api/v1/nodes/{NODE}", lambda found: not (found or {})["spec"].get("taints"))
-    yield NODE
-    await kube.delete(f"/api/v1/nodes/{NODE}")
+    """Its name is new: the controllers remember by name when they last saw a node alive."""
+    name = f"node-{uuid.uuid4().hex[:8]}"
+    await kube.post("/api/v1/nodes", node(name))
+    await kube.wait_until(f"/api/v1/nodes/{name}", lambda found: not (found or {})["spec"].get("taints"))
+    yield name
+    await kube.delete(f"/api/v1/nodes/{name}")
 
 
 @pytest.fixture

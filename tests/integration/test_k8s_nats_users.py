@@ -170,12 +170,12 @@ async def test_the_scheduler_follows_news_and_answers_readers(url: str) -> None:
         await node.wait_published()
         assert await seen.get() == "hami.v1.health.n1.c1"
         async with client(url, "reader") as (reader, refusals):
-            answered = await reader.request("hami.v1.query.state", b"{}", timeout=10)
+            answered = await reader.request("hami.v1.query.state", b"{}", timeout=120)
             assert answered.data == b"{}"
             stored = await reader.jetstream().subscribe(
                 "hami.v1.health.>", stream="HAMI_INVENTORY", ordered_consumer=True
             )
-            assert (await stored.next_msg(timeout=10)).subject == "hami.v1.health.n1.c1"
+            assert (await stored.next_msg(timeout=120)).subject == "hami.v1.health.n1.c1"
             assert refusals.empty()
         last = [each.subject async for each in scheduler.last_per_subject("HAMI_INVENTORY", "hami.v1.health.>")]
         assert last == ["hami.v1.health.n1.c1"]

@@ -82,8 +82,12 @@ async def test_a_fault_takes_the_card_out_and_clean_probes_bring_it_back(world: 
     allocated = heard.of(events.AllocationAllocated)[0]
     assert (allocated.pod.uid, allocated.verification, allocated.enforced_by) == (uid, "verified", "preload")
     assert allocated.id == f"{allocated.allocation_id}.allocated"
-    last = heard.of(events.InventoryReported)[-1]
-    assert (last.handoff, [card.healthy for card in last.cards]) == ("late-binding", [True, True])
+    # Told apart from the annotation, so perhaps later.
+    await until(
+        lambda: [card.healthy for card in heard.of(events.InventoryReported)[-1].cards] == [True, True],
+        "the inventory event",
+    )
+    assert heard.of(events.InventoryReported)[-1].handoff == "late-binding"
 
 
 @pytest.mark.case("REG-05")
@@ -140,7 +144,10 @@ def _with(world: World, register: str) -> dict[str, Any]:
 async def _metrics(world: World) -> str:
     url = next(line["url"] for line in world.agent_lines("listening") if line["server"] == "observation")
     async with aiohttp.ClientSession() as session:
-        async with session.get(f"{url}/readyz") as ready:
-            assert ready.status == 200
+        while True:
+            async with session.get(f"{url}/readyz") as ready:
+                if ready.status == 200:
+                    break
+            await asyncio.sleep(0.05)
         async with session.get(f"{url}/metrics") as answer:
             return await answer.text()

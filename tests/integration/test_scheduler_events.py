@@ -128,8 +128,9 @@ async def test_a_rejection_is_told_with_what_would_help(
     await scheduler.filter(first, N1)
     await scheduler.bind(first, "n1")
     listening = await client.subscribe(f"{prefix}.v1.placement.*.*.unschedulable")
+    await client.flush()
     await scheduler.filter(fake_kube.put("pods", pod("second", memory=6000)), N1)
-    event = events.decode((await listening.next_msg(timeout=10)).data)
+    event = events.decode((await listening.next_msg(timeout=120)).data)
     assert isinstance(event, events.PlacementUnschedulable)
     assert event.reasons == {"CardInsufficientMemory": 1}
     advice = (
@@ -253,7 +254,7 @@ async def ask(client: Client, prefix: str, name: str, question: object) -> Any:
     """The answer to a query, once it is served."""
     while True:
         try:
-            reply = await client.request(subjects.query(name, prefix=prefix), msgspec.json.encode(question), timeout=5)
+            reply = await client.request(subjects.query(name, prefix=prefix), msgspec.json.encode(question), timeout=60)
         except nats.errors.NoRespondersError:
             await asyncio.sleep(0.02)
             continue

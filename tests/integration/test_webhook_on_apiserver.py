@@ -226,7 +226,7 @@ def webhook(
             await delete(kube, objects)
 
     try:
-        run_outside_loop(wait_until_ready(program, probe, timeout_seconds=60))
+        run_outside_loop(wait_until_ready(program, probe, timeout_seconds=300))
         run_outside_loop(register())
         yield RunningWebhook(settings, control_plane.ca_certificate)
     finally:
@@ -445,7 +445,7 @@ async def test_what_was_done_is_announced(kube: RestClient, namespace: str, nats
     await kube.post(pods_in(namespace), pod("never", limits={"nvidia.com/gpu": "1"}), dryRun="All")
     await kube.post(pods_in(namespace), pod(limits={"nvidia.com/gpu": "1"}))
     await refusal(kube.post(pods_in(namespace), pod("b", limits={"nvidia.com/gpumem": "4Gi"})))
-    first, second = [await subscription.next_msg(timeout=30) for _ in range(2)]
+    first, second = [await subscription.next_msg(timeout=120) for _ in range(2)]
     await client.close()
     admitted, rejected = events.decode(first.data), events.decode(second.data)
     assert isinstance(admitted, events.AdmissionAdmitted)

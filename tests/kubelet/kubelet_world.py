@@ -28,7 +28,7 @@ SHOWN = "shown.sh"
 """In front of commands of containers whose cards are shown by variable."""
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 ENDS = ("Succeeded", "Failed")
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 400.0
 POLL_SECONDS = 0.1
 
 
@@ -105,15 +105,24 @@ class World:
         """The pods once all their containers run."""
         return [await self.until_pod(name, _all_run) for name in names]
 
+    async def until_holding(self, name: str) -> Json:
+        """The pod once the process of HOLD, its only container, has what it asks for and minds signals."""
+        while True:
+            (found,) = await self.until_running(name)
+            if any(line["event"] == "allocated" for line in await self.output(name)):
+                return found
+            await asyncio.sleep(POLL_SECONDS)
+
     async def until_init_running(self, name: str) -> Json:
         """The pod once its first init container runs."""
         return await self.until_pod(name, _init_runs)
 
     async def until_restarted(self, name: str, count: int) -> Json:
-        """The pod once its first container runs after so many restarts."""
-        return await self.until_pod(
+        """The pod once its only container, of HOLD, holds after so many restarts."""
+        await self.until_pod(
             name, lambda pod: _all_run(pod) and pod["status"]["containerStatuses"][0]["restartCount"] >= count
         )
+        return await self.until_holding(name)
 
     async def delete_pod(self, name: str) -> None:
         path = f"{self.pods_path}/{name}"
@@ -135,7 +144,8 @@ class World:
     async def output(self, name: str, **query: str) -> list[Json]:
         """The JSON lines that a container wrote."""
         text = await self.logs(name, **query)
-        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        whole = text[: text.rfind("\n") + 1]  # a line may be read while it is written
+        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
     async def execute(self, name: str, *command: str, container_name: str = "main") -> str:
         """`kubectl exec`: standard output, with standard error behind it where it failed."""
@@ -250,7 +260,7 @@ class World:
             await asyncio.sleep(POLL_SECONDS)
 
     def host_pid_of(self, uid: str, program: str) -> int:
-        """Of the one process of a pod that runs a program, as the node sees it."""
+        """Of the one process of a pod that runs a program, as the node sees it. It must have said something."""
         (found,) = [
             int(place.name)
             for place in Path("/proc").iterdir()

@@ -39,7 +39,7 @@ async def test_a_pod_gets_its_slice_in_a_real_container(world: World) -> None:
 
 
 async def test_no_more_than_the_slice_is_granted_however_the_process_was_started(world: World) -> None:
-    await world.create_pod("grows", container(("sleep", "1000"), gpu=1, gpumem=2000))
+    await world.create_pod("grows", container(("sleep", "3600"), gpu=1, gpumem=2000))
     await world.until_running("grows")
     unset = ("env", "-u", "LD_PRELOAD", "-u", "CUDA_DEVICE_MEMORY_LIMIT_0", "-u", "CUDA_DEVICE_MEMORY_SHARED_CACHE")
     for before in ((), unset, ("env", "CUDA_DEVICE_MEMORY_LIMIT_0=9000m", "CUDA_DISABLE_CONTROL=true")):
@@ -84,7 +84,7 @@ async def test_a_container_without_a_slice_sees_no_card(world: World) -> None:
 
 async def test_a_container_that_is_restarted_keeps_its_slice(world: World) -> None:
     await world.create_pod("again", container(HOLD, gpu=1, gpumem=900), restart="Always")
-    await world.until_running("again")
+    await world.until_holding("again")
     await world.execute("again", "kill", "1")
     await world.until_restarted("again", 1)
     (said,) = await world.said("again", *GROW)
@@ -96,7 +96,7 @@ async def test_nothing_is_left_of_pods_that_are_gone(world: World) -> None:
     for name in ("first", "second"):
         created = await world.create_pod(name, container(HOLD, gpu=1, gpumem=900))
         uids.append(created["metadata"]["uid"])
-        await world.until_running(name)
+        await world.until_holding(name)
         assert {path.parent.name for path in world.left_of(uids[-1])} == {"cdi", "containers", "limits"}
         await world.delete_pod(name)
         await world.until_left_of(uids[-1], without="cdi")
@@ -116,7 +116,7 @@ async def test_the_monitor_shows_what_a_container_uses(world: World) -> None:
 
 async def test_the_monitor_tells_the_library_the_hosts_pid_of_its_process(world: World) -> None:
     created = await world.create_pod("train", container(HOLD, gpu=1, gpumem=3000))
-    await world.until_running("train")
+    await world.until_holding("train")
     host_pid = world.host_pid_of(created["metadata"]["uid"], WORKLOAD)
     assert host_pid != 1
     assert await world.until_host_pids(created["metadata"]["uid"]) == [(1, host_pid)]

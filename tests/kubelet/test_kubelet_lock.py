@@ -29,7 +29,7 @@ async def locking(locking_node: Node, world: World) -> World:  # noqa: ARG001
 async def test_a_pod_gets_its_slice_and_the_lock_is_free_again(locking: World) -> None:
     async with locking.node_annotations() as seen:
         await locking.create_pod("train", container(HOLD, gpu=1, gpumem=3000, gpucores=30))
-        (pod,) = await locking.until_running("train")
+        pod = await locking.until_holding("train")
     assert any(LOCK in keys for keys in seen)
 
     ((_, card_id, memory_mib, cores),) = locking.allocated(pod)

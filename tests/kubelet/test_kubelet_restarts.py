@@ -19,7 +19,7 @@ async def restart(world: World, program: str) -> None:
 @pytest.mark.parametrize("program", ["kubelet", "node-agent"])
 async def test_running_containers_live_on_and_new_ones_get_their_own(world: World, program: str) -> None:
     await world.create_pod("before", container(HOLD, gpu=1, gpumem=900), restart="Always")
-    (before,) = await world.until_running("before")
+    before = await world.until_holding("before")
 
     await restart(world, program)
 
@@ -41,7 +41,7 @@ async def start_slowly(world: World) -> None:
     await world.create_pod("slow", counts, init=(waits,), volumes=[{"name": "state", "emptyDir": {}}])
     await world.until_init_running("slow")
     await world.create_pod("other", container(HOLD, gpu=1, gpumem=1500))
-    await world.until_running("other")
+    await world.until_holding("other")
 
 
 async def test_the_agent_is_restarted_between_allocate_and_pre_start(world: World) -> None:
@@ -78,7 +78,7 @@ async def test_both_directions_of_a_change_while_pods_run(world: World) -> None:
     await world.node.use_handoff("lock")
     try:
         await world.create_pod("locked", container(HOLD, gpu=1, gpumem=900), restart="Always")
-        await world.until_running("locked")
+        await world.until_holding("locked")
     finally:
         await world.node.use_handoff("late-binding")
     await restarted_keeps("locked", 900, 1)  # its hand-off, and what shows its cards, stay as they were
@@ -86,7 +86,7 @@ async def test_both_directions_of_a_change_while_pods_run(world: World) -> None:
 
     world.driver_by_host_path = False
     await world.create_pod("late", container(HOLD, gpu=1, gpumem=1300), restart="Always")
-    await world.until_running("late")
+    await world.until_holding("late")
     await world.node.use_handoff("lock")
     try:
         await restarted_keeps("late", 1300, 1)

@@ -74,11 +74,11 @@ class Pods:
 
     async def are_of(self, *daemon_sets: str) -> None:
         await self._kube.wait_until(
-            self._path, lambda found: self._owners(found) == set(daemon_sets), timeout_seconds=100
+            self._path, lambda found: self._owners(found) == set(daemon_sets), timeout_seconds=400
         )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_one_label_moves_a_node_over_and_back(
     kubernetes_binaries: Binaries, control_plane: ControlPlane, kube: RestClient, namespace: str
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from google.protobuf.json_format import ParseDict
 from hami_sim.kubelet.scripted_plugin import ScriptedPlugin
 from kubelet_api import deviceplugin_v1beta1_pb2 as pb
-from node_agent_world import World, card_id, container, new_world, slot, until
+from node_agent_world import PRINT_ENVIRONMENT, World, card_id, container, new_world, slot, until
 from vectors import Row, rows
 
 VECTORS = Path(__file__).parents[1] / "data/vectors"
@@ -137,7 +137,7 @@ async def test_pods_of_hami_s_plugin_run_on_and_restart_under_our_agent(world: W
         await world.allocatable(20)
         assert pod.process() == process, "its process is another one"
 
-        place(world, "after", slot((1, 2345, 0)), "env; sleep 100")
+        place(world, "after", slot((1, 2345, 0)), PRINT_ENVIRONMENT)
         assert (await world.environment("after"))[LIMIT] == "2345m"
         assert pod.process() == process
 
@@ -163,7 +163,7 @@ async def test_pods_of_our_agent_run_on_and_restart_under_hami_s_plugin(world: W
         async with theirs.scripted.serving(world.root / "kl/device-plugins", SOCKET):
             await until(lambda: theirs.scripted.bodies("ListAndWatch"), "kubelet's call")
             assert pod.process() == process
-            theirs.pod_uid = place(world, "after", slot((0, int(theirs.limit[:-1]), 0)), "env; sleep 100")
+            theirs.pod_uid = place(world, "after", slot((0, int(theirs.limit[:-1]), 0)), PRINT_ENVIRONMENT)
             assert (await world.environment("after"))[LIMIT] == theirs.limit
             pod.end()
             await pod.started(2)

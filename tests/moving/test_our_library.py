@@ -127,8 +127,8 @@ async def test_sums_limits_and_labels_are_there(node: Node) -> None:
 
 
 async def test_a_container_waits_while_one_of_higher_priority_works_and_goes_on_after(node: Node) -> None:
-    urgent = node.run("urgent", "launch", "--seconds", "100", priority=0)
-    node.run("patient", "launch", "--seconds", "100", priority=1)
+    urgent = node.run("urgent", "launch", "--seconds", "3600", priority=0)
+    node.run("patient", "launch", "--seconds", "3600", priority=1)
     regions = [await node.region("urgent"), await node.region("patient")]
     high, low = regions
     await launched(low)
@@ -149,8 +149,8 @@ async def test_a_container_waits_while_one_of_higher_priority_works_and_goes_on_
 
 
 async def test_containers_of_one_priority_on_one_card_are_limited_and_one_alone_is_not(node: Node) -> None:
-    first = node.run("first", "launch", "--seconds", "100")
-    node.run("second", "launch", "--seconds", "100")
+    first = node.run("first", "launch", "--seconds", "3600")
+    node.run("second", "launch", "--seconds", "3600")
     regions = [await node.region("first"), await node.region("second")]
     for region in regions:
         await launched(region)
@@ -159,13 +159,13 @@ async def test_containers_of_one_priority_on_one_card_are_limited_and_one_alone_
     first.kill()
     first.wait()
     await until_tick(regions, lambda: regions[1].switch == 0)
-    node.run("first", "launch", "--seconds", "100")
+    node.run("first", "launch", "--seconds", "3600")
     await until_tick(regions, lambda: [region.switch for region in regions] == [1, 1])
 
 
 async def test_on_another_card_nobody_is_blocked(node: Node) -> None:
-    node.run("urgent", "launch", "--seconds", "100", priority=0)
-    node.run("patient", "launch", "--seconds", "100", priority=1, card=1)
+    node.run("urgent", "launch", "--seconds", "3600", priority=0)
+    node.run("patient", "launch", "--seconds", "3600", priority=1, card=1)
     regions = [await node.region("urgent"), await node.region("patient")]
     for _ in range(TICKS // 5):
         for region in regions:

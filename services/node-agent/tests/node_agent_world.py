@@ -37,6 +37,8 @@ LOCK_KEY = "hami.io/mutex.lock"
 PHASE_KEY = "hami.io/bind-phase"
 TO_ALLOCATE_KEY = "hami.io/vgpu-devices-to-allocate"
 ALLOCATED_KEY = "hami.io/vgpu-devices-allocated"
+PATIENCE_SECONDS = 300
+"""Of one wait: a machine of CI may be many times as slow as an idle one."""
 FOREVER = "while :; do sleep 0.05; done"
 PRINT_ENVIRONMENT = "env; " + FOREVER
 
@@ -57,7 +59,7 @@ def slot(*slices: tuple[int, int, int]) -> str:
     return "".join(f"{card_id(card)},NVIDIA,{memory},{cores}:" for card, memory, cores in slices) + ";"
 
 
-async def until(condition: Callable[[], Any], what: str = "", seconds: float = 60) -> Any:
+async def until(condition: Callable[[], Any], what: str = "", seconds: float = PATIENCE_SECONDS) -> Any:
     """Waits until the condition gives something true; what it raises counts as not yet."""
     deadline = asyncio.get_running_loop().time() + seconds
     while True:
@@ -98,7 +100,7 @@ class World:
         library.write_bytes(b"stands for the library: containers of these tests run no CUDA\n")
         self.configuration: Json = {
             "node": {"name": NODE},
-            "kube": {"kubeconfig": url, "timeout_seconds": 5},
+            "kube": {"kubeconfig": url, "timeout_seconds": 30},
             "bus": {"servers": [nats_url] if nats_url else []},
             "kubelet": {
                 "plugins_dir": str(root / "kl" / "device-plugins"),
@@ -149,7 +151,9 @@ class World:
         return self.root / f"agent-{self.agent_starts}.log"
 
     def agent_lines(self, event: str) -> list[Json]:
-        lines = [json.loads(line) for line in self.agent_log().read_text().splitlines() if line.startswith("{")]
+        text = self.agent_log().read_text()
+        whole = text[: text.rfind("\n") + 1]  # a line may be read while it is written
+        lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
         return [line for line in lines if line.get("event") == event]
 
     async def agent_serves(self) -> None:
@@ -267,6 +271,8 @@ class World:
             await stack.enter_async_context(stand_in.running())
             if allocatable is not None:
                 await self.allocatable(allocatable)
+                # Bound late, the agent tells kubelet and the node at the same time.
+                await until(lambda: self.annotation_of_node() is not None, "the register annotation")
             yield stand_in
 
     async def allocatable(self, count: int) -> None:

@@ -132,7 +132,7 @@ async def doctor(world: World, *options: str) -> tuple[int, list[dict[str, str]]
     argv = [sys.executable, "-m", "hami_node_agent.main", "doctor", "--json", "--config", str(file), *options]
     environment = {**os.environ, "HAMI_SIM_DRIVER": str(world.description), "NO_PROXY": "*"}
     done = await asyncio.to_thread(
-        subprocess.run, argv, env=environment, capture_output=True, text=True, check=False, timeout=100
+        subprocess.run, argv, env=environment, capture_output=True, text=True, check=False, timeout=400
     )
     assert done.stderr == ""
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]

@@ -37,10 +37,10 @@ def settings_for(kubeconfig: str, *, nats: str = "", elect: bool = False, **chan
         observation=HttpSettings(port=observation_port),
         kube=KubeSettings(kubeconfig=kubeconfig),
         bus=BusSettings(servers=(nats,) if nats else ()),
-        bind=BindSettings(timeout_seconds=2.0, lock_wait_seconds=2.0),
+        bind=BindSettings(timeout_seconds=20.0, lock_wait_seconds=2.0),
         election=ElectionSettings(
             enabled=elect,
-            lease=LeaderSettings(lease_seconds=2.0, renew_seconds=1.5, retry_seconds=0.2),
+            lease=LeaderSettings(lease_seconds=5.0, renew_seconds=4.5, retry_seconds=0.2),
         ),
         events=EventSettings(instance=f"s-{extender_port}"),
         upkeep=UpkeepSettings(wake_seconds=0.2, node_pass_seconds=0.5, expiry_pass_seconds=0.2, compare_seconds=0.5),

@@ -13,8 +13,8 @@ from hami_sim.loopback_ports import LOOPBACK, choose_free_ports
 from hami_sim.processes import Program, start_program, stop_program, wait_until_ready
 
 NAME = "nats-server"
-READY_TIMEOUT_SECONDS = 30.0
-PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5)
+READY_TIMEOUT_SECONDS = 120.0
+PROBE_TIMEOUT = aiohttp.ClientTimeout(total=30)
 OK = 200
 
 

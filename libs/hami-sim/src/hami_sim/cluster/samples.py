@@ -18,7 +18,7 @@ from hami_sim.controlplane import RestClient
 
 EXPECTED_LABEL = "example.hami.io/expect"
 """Phase that a sample's pod reaches and stays in: Running, Succeeded, Pending or Failed."""
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 300.0
 USE_TIMEOUT_SECONDS = 15.0
 POLL_SECONDS = 0.3
 

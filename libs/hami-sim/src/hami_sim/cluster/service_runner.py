@@ -14,7 +14,7 @@ from hami_sim.controlplane import RestClient
 from hami_sim.controlplane.layout import write_private
 from hami_sim.processes import Program, kill_program, load_program, start_program, stop_program, wait_until_ready
 
-READY_TIMEOUT_SECONDS = 90.0
+READY_TIMEOUT_SECONDS = 300.0
 """Generous, as a laptop that also compiles is slow."""
 OUR_VARIABLES = "HAMI_"
 """Settings of services can be set by variables; those of the user's shell are not meant for this cluster."""

@@ -29,7 +29,7 @@ from hami_sim.loopback_ports import LOOPBACK, are_free
 
 ACCOUNTS = ("hami-scheduler", "hami-webhook", "hami-node-agent", "hami-monitor")
 CONTROL_PLANE_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-CARDS_TIMEOUT_SECONDS = 90.0
+CARDS_TIMEOUT_SECONDS = 300.0
 LOG_LINES_SHOWN = 6
 # More would only make each other late on a laptop.
 STARTED_AT_ONCE = 8

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5)
+PROBE_TIMEOUT = aiohttp.ClientTimeout(total=30)
 OK = 200
 
 Probe = Callable[[], Awaitable[str | None]]

@@ -97,7 +97,7 @@ class RestClient:
         return await self._json("DELETE", path, query)
 
     async def wait_until(
-        self, path: str, condition: Callable[[JsonObject | None], bool], *, timeout_seconds: float = 60.0
+        self, path: str, condition: Callable[[JsonObject | None], bool], *, timeout_seconds: float = 300.0
     ) -> JsonObject | None:
         """Reads `path` until the condition holds of it (None: there is no such object) and returns what was read.
 
