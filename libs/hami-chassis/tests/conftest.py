@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ipaddress
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,13 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from hami_chassis.metrics import ChassisMetrics
+from hami_sim.loopback_ports import choose_free_ports
 from prometheus_client import CollectorRegistry
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Authority:
@@ -75,7 +69,7 @@ class NatsServer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._generation = 0
-        self.port = free_port()
+        (self.port,) = choose_free_ports(1)
         self.credentials: dict[str, str] = {}
         self._process: asyncio.subprocess.Process | None = None
 
@@ -96,6 +90,7 @@ class NatsServer:
             try:
                 _, writer = await asyncio.open_connection("127.0.0.1", self.port)
             except OSError:
+                assert self._process.returncode is None, "nats-server ended while it was starting"
                 await asyncio.sleep(0.01)
                 continue
             writer.close()

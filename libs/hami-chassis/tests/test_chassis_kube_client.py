@@ -134,8 +134,9 @@ async def test_a_write_whose_answer_was_lost_is_of_unknown_outcome_and_has_happe
 async def test_a_write_that_times_out_is_of_unknown_outcome(fake, client):
     hold = fake.hold("create", "pods/binding")
     fake.put("pods", {"metadata": {"name": "a", "namespace": "ns", "uid": "u"}})
+    await client.get(PODS, "a", namespace="ns", into=Pod)  # there is a connection: a write that found none was not sent
     with pytest.raises(KubeUnknown):
-        await client.bind(namespace="ns", name="a", uid="u", node="n", timeout_seconds=0.1)
+        await client.bind(namespace="ns", name="a", uid="u", node="n", timeout_seconds=0.5)
     hold.release()
 
 

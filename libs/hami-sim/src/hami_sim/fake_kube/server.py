@@ -18,6 +18,7 @@ from hami_sim.fake_kube.refusals import Refusal, gone
 from hami_sim.fake_kube.selectors import SelectorError, field_predicate, label_predicate
 from hami_sim.fake_kube.store import Store, Stored
 from hami_sim.fake_kube.watches import Admits, Watch, Watches, bookmark_line
+from hami_sim.loopback_ports import LOOPBACK, choose_free_ports
 
 JSON = "application/json"
 _MAX_BODY_BYTES = 3 * 1024 * 1024
@@ -87,14 +88,17 @@ class FakeKube:
         return f"http://127.0.0.1:{self._port}"
 
     async def start(self) -> str:
-        """Listens on a free port of loopback, on the same one after a `stop`. Returns the address."""
+        """Listens on a free port of loopback, on the same one after a `stop`. Returns the address.
+
+        The port is none of those that the kernel gives to outgoing connections: while the server is stopped, a client
+        that tries again and again would some day get it for itself.
+        """
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
-        await site.start()
-        self._port = self._runner.addresses[0][1]
+        self._port = self._port or choose_free_ports(1)[0]
+        await web.TCPSite(self._runner, LOOPBACK, self._port, reuse_address=True).start()
         return self.url
 
     async def stop(self) -> None:
