@@ -7,6 +7,7 @@ Suites that must run are named, one a line, in the file given by `--required`.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -32,22 +33,29 @@ class Outcome(NamedTuple):
     last_line: str
 
 
-def load_suites() -> list[Suite]:
-    """Reads the declared suites in their order."""
-    declared = tomllib.loads((ROOT / "tools/suites.toml").read_text())["suite"]
-    return [
+def load_suites() -> tuple[list[Suite], dict[str, str]]:
+    """Reads the declared suites in their order, and the variables of those that are not long."""
+    declared = tomllib.loads((ROOT / "tools/suites.toml").read_text())
+    suites = [
         Suite(entry["name"], entry["command"], entry.get("quick", False), entry.get("long", False))
-        for entry in declared
+        for entry in declared["suite"]
     ]
+    return suites, declared["environment"]
 
 
-def run(suite: Suite) -> Outcome:
+def run(suite: Suite, usual: dict[str, str]) -> Outcome:
     """Runs one suite with its output passed through."""
+    environment = dict(os.environ) if suite.long else {**usual, **os.environ}
     print(f"=== {suite.name}: {suite.command}", flush=True)
     started = time.monotonic()
     last_line = ""
     with subprocess.Popen(
-        ["bash", "-c", suite.command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ["bash", "-c", suite.command],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         assert process.stdout is not None  # noqa: S101  # requested above
         for line in process.stdout:
@@ -65,7 +73,7 @@ def main() -> int:
     parser.add_argument("--required", type=Path, help="file that names the suites that may not be skipped")
     arguments = parser.parse_args()
 
-    suites = load_suites()
+    suites, usual = load_suites()
     known = {suite.name for suite in suites}
     required: set[str] = set()
     if arguments.required is not None:
@@ -85,7 +93,7 @@ def main() -> int:
     else:
         suites = [suite for suite in suites if suite.long == arguments.long]
 
-    outcomes = [run(suite) for suite in suites]
+    outcomes = [run(suite, usual) for suite in suites]
 
     failed = skipped = 0
     print("=== summary")

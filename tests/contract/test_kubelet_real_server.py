@@ -93,7 +93,8 @@ async def test_a_pod_from_the_scheduler_to_its_logs(
         await kube.wait_until(f"/api/v1/nodes/{node}", ready)
         async with plugin.serving(root / "n0/device-plugins"):
             await kube.wait_until(f"/api/v1/nodes/{node}", lambda o: o["status"]["allocatable"].get(RESOURCE) == "2")
-            lease = await kube.get(f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}")
+            path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}"
+            lease = await kube.wait_until(path, lambda o: o is not None)
             assert lease["spec"]["holderIdentity"] == node
 
             await kube.post(pods, gpu_pod("short", "echo $HELD; echo done", 2))
@@ -128,7 +129,7 @@ async def test_a_deployment_and_a_stand_in_that_starts_again(
         "spec": {
             "nodeSelector": {"set": namespace},
             "terminationGracePeriodSeconds": 1,
-            "containers": [{"name": "main", "image": "any", "command": ["sleep", "600"]}],
+            "containers": [{"name": "main", "image": "any", "command": ["sleep", "3600"]}],
         },
     }
     deployment = {

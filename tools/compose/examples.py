@@ -14,7 +14,7 @@ from engine import Progress
 EXAMPLES = Path(__file__).resolve().parents[2] / "k8s" / "examples"
 EXPECT = "example.hami.io/expect"
 SELECTOR = f"--selector={EXPECT}"
-WAIT_SECONDS = 300.0
+WAIT_SECONDS = 900.0
 POLL_SECONDS = 1.0
 MEMORY_LIMIT_MIB = 4000
 PENDING_REASON = "CardInsufficientMemory"
@@ -26,15 +26,15 @@ import socket, ssl
 context = ssl.create_default_context()
 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 try:
-    with context.wrap_socket(socket.create_connection(("scheduler-0", 9398), 5)) as connection:
+    with context.wrap_socket(socket.create_connection(("scheduler-0", 9398), 60)) as connection:
         connection.sendall(b"POST /bind HTTP/1.0\\r\\n\\r\\n")
         print("answer", connection.recv(100))
-except ssl.SSLError as error:
+except (ssl.SSLError, ConnectionResetError) as error:
     print("alert", error)
 """
 STREAMS = """
 import urllib.request
-print(urllib.request.urlopen("http://127.0.0.1:8222/jsz?streams=1", timeout=5).read().decode())
+print(urllib.request.urlopen("http://127.0.0.1:8222/jsz?streams=1", timeout=60).read().decode())
 """
 
 JsonObject = dict[str, Any]
@@ -63,7 +63,7 @@ def run_examples(compose: Compose, progress: Progress) -> None:
     for check in (_limit_held, _strangers_refused, _nothing_forbidden, _little_power):
         check(compose)
     progress("ending them")
-    _kubectl(compose, "delete", "--filename=-", "--wait", "--timeout=120s", text=documents)
+    _kubectl(compose, "delete", "--filename=-", "--wait", "--timeout=600s", text=documents)
 
 
 def _kubectl(compose: Compose, *arguments: str, text: str | None = None) -> str:

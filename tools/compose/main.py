@@ -27,7 +27,7 @@ from hami_sim.loopback_ports import choose_free_ports
 
 SKIPPED = 77
 PROJECT = "hami"
-READY_SECONDS = "600"
+READY_SECONDS = "1200"
 BUILD_LOG = ROOT / "out" / "images.log"
 LOG_LINES = 40
 
