@@ -16,14 +16,16 @@ import msgspec
 import pytest
 from hami_sim.kubelet import DriverSettings, KubeletSettings, KubeletStandIn, end_containers
 from hami_sim.kubelet.container_mode import ModeUnavailableError, choose_mode, namespace_fault
+from hami_sim.kubelet.device_plugins import PluginEndpoint
 from hami_sim.kubelet.log_server import LogServer
 from hami_sim.kubelet.memory_kube import MemoryKube
 from hami_sim.kubelet.objects import ConfigMap, ObjectMeta
+from hami_sim.kubelet.ports import PluginError
 from hami_sim.kubelet.scripted_plugin import Refused, ScriptedPlugin
 from hami_sim.kubelet.settings import LogServerSettings
 from hami_sim.kubelet.shim_server import ShimServer
 from kubelet_api.deviceplugin_v1beta1_pb2 import CDIDevice, ContainerAllocateResponse, Mount, RegisterRequest
-from kubelet_api.deviceplugin_v1beta1_pb2_grpc import RegistrationStub
+from kubelet_api.deviceplugin_v1beta1_pb2_grpc import RegistrationStub, add_DevicePluginServicer_to_server
 
 RESOURCE = "example.com/gpu"
 FOREVER = "while :; do sleep 0.05; done"
@@ -345,6 +347,35 @@ async def test_an_allocate_that_is_refused_fails_the_pod(prefix_node):
         "Pod was rejected: Allocate failed due to rpc error: code = Unknown desc = no binding pod found, "
         "which is unexpected"
     )
+
+
+class SilentPlugin(ScriptedPlugin):
+    """Is asked, and ends before it answers."""
+
+    async def Allocate(self, request, _context):  # noqa: N802
+        await self._note("Allocate", request)
+        await asyncio.Event().wait()
+
+
+async def test_a_plugin_that_ends_in_a_call_fails_that_call_and_nothing_else(short_root):
+    """Its channel is closed once its list of devices ends, which cancels the calls on it: as if the caller were."""
+    plugin = SilentPlugin(RESOURCE, ["a"])
+    server = grpc.aio.server()
+    add_DevicePluginServicer_to_server(plugin, server)
+    server.add_insecure_port(f"unix:{short_root / 'scripted.sock'}")
+    await server.start()
+    endpoint = PluginEndpoint(RESOURCE, short_root / "scripted.sock")
+    await endpoint.connect()
+    asked = [asyncio.create_task(endpoint.allocate(["a"])) for _ in range(2)]
+    async with plugin.called:
+        await plugin.called.wait_for(lambda: len(plugin.bodies("Allocate")) == len(asked))
+    asked[1].cancel()
+    await asyncio.wait([asked[1]])
+    await endpoint.close()
+    with pytest.raises(PluginError, match="Unavailable"):
+        await asked[0]
+    assert asked[1].cancelled()
+    await server.stop(None)
 
 
 async def test_a_resource_that_no_plugin_ever_registered_is_not_the_kubelets_business(prefix_node):

@@ -4,8 +4,10 @@ The Registration service lives on `<folder>/kubelet.sock`. A plugin that registe
 before its call is answered, as kubelet does; it counts as gone when its ListAndWatch stream ends.
 """
 
+import asyncio
 import stat
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +50,10 @@ class PluginEndpoint:
 
     async def connect(self) -> None:
         """Dial and ask for the options. Raises PluginError."""
-        try:
+        with _plugin_errors():
             self._options = await self._stub.GetDevicePluginOptions(
                 pb.Empty(), timeout=CONNECT_TIMEOUT_SECONDS, wait_for_ready=True
             )
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
-            raise _plugin_error(error) from error
 
     async def watch(self, on_devices: Callable[[list[Device]], None]) -> None:
         """Report every list until the plugin ends the stream or dies."""
@@ -71,28 +71,22 @@ class PluginEndpoint:
                 )
             ]
         )
-        try:
+        with _plugin_errors():
             response = await self._stub.GetPreferredAllocation(request)
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
-            raise _plugin_error(error) from error
         return list(response.container_responses[0].deviceIDs) if response.container_responses else []
 
     async def allocate(self, device_ids: list[str]) -> bytes:
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=device_ids)])
-        try:
+        with _plugin_errors():
             response = await self._stub.Allocate(request)
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
-            raise _plugin_error(error) from error
         if not response.container_responses:
             raise PluginError("no containers return in allocation response")
         return response.container_responses[0].SerializeToString()
 
     async def pre_start(self, device_ids: list[str]) -> None:
         request = pb.PreStartContainerRequest(devices_ids=device_ids)
-        try:
+        with _plugin_errors():
             await self._stub.PreStartContainer(request, timeout=PRE_START_TIMEOUT_SECONDS)
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
-            raise _plugin_error(error) from error
 
     async def close(self) -> None:
         await self._channel.close(None)
@@ -182,8 +176,19 @@ def _device(device: pb.Device) -> Device:
     return Device(device.ID, device.health == HEALTHY, tuple(node.ID for node in device.topology.nodes))
 
 
-def _plugin_error(error: grpc.aio.AioRpcError | grpc.aio.UsageError) -> PluginError:
-    if isinstance(error, grpc.aio.UsageError):
-        return PluginError("endpoint has been stopped")
-    code = error.code().name.title().replace("_", "")
-    return PluginError(f"rpc error: code = {code} desc = {error.details()}")
+@contextmanager
+def _plugin_errors() -> Iterator[None]:
+    """Whatever keeps a call from being answered becomes a PluginError."""
+    try:
+        yield
+    except grpc.aio.UsageError as error:
+        raise PluginError("endpoint has been stopped") from error
+    except grpc.aio.AioRpcError as error:
+        code = error.code().name.title().replace("_", "")
+        raise PluginError(f"rpc error: code = {code} desc = {error.details()}") from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # The plugin is gone and its channel was closed, which cancels the calls on it: nobody asked this task to end.
+        raise PluginError("rpc error: code = Unavailable desc = error reading from server: EOF") from error
