@@ -26,12 +26,20 @@ _Atomic unsigned sim_captures;
 static struct sim_capture *captures; /* guarded by `lock` */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local CUstreamCaptureMode thread_mode;
-static _Thread_local char own_stream; /* its address stands for the thread's default stream */
+
+/* What stands for the thread's default stream: odd, as no handle is, and never another thread's. */
+static const void *own_stream(void) {
+    static _Atomic uintptr_t threads;
+    static _Thread_local uintptr_t key;
+    if (key == 0)
+        key = (atomic_fetch_add(&threads, 1) + 1) << 1 | 1;
+    return (const void *)key;
+}
 
 /* NULL: the legacy stream, which cannot be captured. */
 static const void *key_of(CUstream stream, bool per_thread) {
     if (stream == CU_STREAM_PER_THREAD || (stream == NULL && per_thread))
-        return &own_stream;
+        return own_stream();
     return stream == CU_STREAM_LEGACY ? NULL : stream;
 }
 
@@ -279,6 +287,17 @@ static bool all_joined(const struct sim_capture *capture) {
     return true;
 }
 
+static void drop(struct position **list, const void *key) {
+    for (struct position **link = list; *link != NULL; link = &(*link)->next)
+        if ((*link)->key == key) {
+            struct position *dropped = *link;
+            *link = dropped->next;
+            free(dropped->after);
+            free(dropped);
+            return;
+        }
+}
+
 static void free_positions(struct position *list) {
     while (list != NULL) {
         struct position *next = list->next;
@@ -286,6 +305,50 @@ static void free_positions(struct position *list) {
         free(list);
         list = next;
     }
+}
+
+/* With the lock held: the capture is no more. */
+static void unlink_capture(struct sim_capture *capture) {
+    for (struct sim_capture **link = &captures; *link != NULL; link = &(*link)->next)
+        if (*link == capture) {
+            *link = capture->next;
+            break;
+        }
+    atomic_fetch_sub(&sim_captures, 1);
+}
+
+static void free_capture(struct sim_capture *capture, bool with_graph) {
+    if (with_graph && !capture->into_given_graph)
+        sim_graph_free(capture->graph);
+    free_positions(capture->streams);
+    free_positions(capture->events);
+    free(capture);
+}
+
+void sim_capture_stream_ended(CUstream stream) {
+    if (atomic_load(&sim_captures) == 0)
+        return;
+    pthread_mutex_lock(&lock);
+    struct sim_capture *capture = capture_with(stream);
+    bool over = capture != NULL && capture->origin == stream;
+    if (over)
+        unlink_capture(capture);
+    else if (capture != NULL)
+        drop(&capture->streams, stream);
+    if (capture != NULL)
+        capture->invalidated = true;
+    pthread_mutex_unlock(&lock);
+    if (over)
+        free_capture(capture, true);
+}
+
+void sim_capture_event_ended(CUevent event) {
+    if (atomic_load(&sim_captures) == 0)
+        return;
+    pthread_mutex_lock(&lock);
+    for (struct sim_capture *capture = captures; capture != NULL; capture = capture->next)
+        drop(&capture->events, event);
+    pthread_mutex_unlock(&lock);
 }
 
 static CUresult end(CUstream stream, bool per_thread, CUgraph *graph) {
@@ -311,19 +374,10 @@ static CUresult end(CUstream stream, bool per_thread, CUgraph *graph) {
         result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     else if (!all_joined(capture))
         result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-    for (struct sim_capture **link = &captures; *link != NULL; link = &(*link)->next)
-        if (*link == capture) {
-            *link = capture->next;
-            break;
-        }
-    atomic_fetch_sub(&sim_captures, 1);
+    unlink_capture(capture);
     pthread_mutex_unlock(&lock);
     *graph = result == CUDA_SUCCESS ? capture->graph : NULL;
-    if (result != CUDA_SUCCESS && !capture->into_given_graph)
-        sim_graph_free(capture->graph);
-    free_positions(capture->streams);
-    free_positions(capture->events);
-    free(capture);
+    free_capture(capture, result != CUDA_SUCCESS);
     return result;
 }
 

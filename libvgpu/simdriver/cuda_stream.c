@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "graph.h"
+#include "handles.h"
 #include "pool.h"
 #include "sim_clock.h"
 #include "timeline.h"
@@ -20,6 +21,8 @@ struct CUevent_st {
     uint64_t at_ns;
     struct CUevent_st *next; /* of those whose moment is not known yet */
 };
+
+static struct sim_handle_store streams, events;
 
 static CUevent open_events; /* guarded by sim.lock */
 
@@ -165,7 +168,7 @@ SIM_API CUresult cuStreamCreate(CUstream *stream, unsigned int flags) {
         return result;
     if (stream == NULL || flags > 1)
         return CUDA_ERROR_INVALID_VALUE;
-    CUstream made = calloc(1, sizeof *made);
+    CUstream made = sim_handle_make(&streams, sizeof *made);
     if (made == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     made->context = context;
@@ -184,7 +187,8 @@ SIM_API CUresult cuStreamDestroy_v2(CUstream stream) {
         return result;
     if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
         return CUDA_ERROR_INVALID_HANDLE;
-    free(stream);
+    sim_capture_stream_ended(stream);
+    sim_handle_drop(&streams, stream);
     return CUDA_SUCCESS;
 }
 
@@ -273,6 +277,8 @@ static CUresult query(CUstream stream, bool per_thread) {
     CUresult result = sim_require_context(&context);
     if (result == CUDA_SUCCESS)
         result = sim_capture_forbids_wait(stream, per_thread);
+    if (result == CUDA_SUCCESS)
+        result = sim_unsafe_call();
     if (result != CUDA_SUCCESS)
         return result;
     sim_host_spend(SIM_QUERY_HOST_NS);
@@ -322,7 +328,7 @@ SIM_API CUresult cuEventCreate(CUevent *event, unsigned int flags) {
         return result;
     if (event == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    *event = calloc(1, sizeof **event);
+    *event = sim_handle_make(&events, sizeof **event);
     return *event == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
@@ -374,6 +380,9 @@ SIM_API CUresult cuEventQuery(CUevent event) {
         return CUDA_ERROR_INVALID_HANDLE;
     if (sim_capture_has_event(event))
         return CUDA_ERROR_CAPTURED_EVENT;
+    result = sim_unsafe_call();
+    if (result != CUDA_SUCCESS)
+        return result;
     sim_host_spend(SIM_QUERY_HOST_NS);
     return event->recorded && settle(event) > sim_now_ns() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
@@ -411,7 +420,8 @@ SIM_API CUresult cuEventDestroy_v2(CUevent event) {
         result = CUDA_ERROR_INVALID_HANDLE;
     if (result == CUDA_SUCCESS) {
         close_event(event);
-        free(event);
+        sim_capture_event_ended(event);
+        sim_handle_drop(&events, event);
     }
     return result;
 }

@@ -105,6 +105,11 @@ bool sim_capture_record(CUevent event, CUstream stream, bool per_thread);
 bool sim_capture_wait(CUstream stream, bool per_thread, CUevent event, CUresult *result);
 bool sim_capture_has_event(CUevent event);
 
+/* A stream or an event is being destroyed. Without the stream that began it a capture is over, without another it is
+ * spoilt. */
+void sim_capture_stream_ended(CUstream stream);
+void sim_capture_event_ended(CUevent event);
+
 /* Waiting for, or asking about, a stream that is captured. */
 CUresult sim_capture_forbids_wait(CUstream stream, bool per_thread);
 

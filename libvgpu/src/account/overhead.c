@@ -78,10 +78,15 @@ bool vgi_overhead_take(const void *handle, struct vgi_entry *taken) {
 }
 
 void vgi_overhead_settle(CUresult result, const struct vgi_entry *taken) {
-    if (result == CUDA_SUCCESS)
-        vgi_give_back((int)taken->card, (enum vgi_kind)taken->kind, taken->bytes);
-    else
-        (void)vgi_map_put(&overheads, taken);
+    struct vgi_entry other = *taken;
+    if (result != CUDA_SUCCESS) {
+        pthread_mutex_lock(&lock);
+        (void)vgi_map_put_over(&overheads, taken, &other); /* its place in the table was free a moment ago */
+        pthread_mutex_unlock(&lock);
+    }
+    /* Where the same handle was charged anew meanwhile, it has one charge too many. */
+    if (other.key != 0)
+        vgi_give_back((int)other.card, (enum vgi_kind)other.kind, other.bytes);
 }
 
 void vgi_overhead_drop(const void *handle) {

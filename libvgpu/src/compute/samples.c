@@ -66,9 +66,9 @@ static bool is_idle(const struct vgi_sample_of *what) {
            CUDA_SUCCESS;
 }
 
-struct vgi_sample *vgi_sample_begin(const struct vgi_sample_of *what) {
+static struct vgi_sample *begin(const struct vgi_sample_of *what) {
     CUcontext context = NULL;
-    if (vgi_any_capture() || VGI_CUDA(cuCtxGetCurrent, &context) != CUDA_SUCCESS || context == NULL)
+    if (VGI_CUDA(cuCtxGetCurrent, &context) != CUDA_SUCCESS || context == NULL)
         return NULL;
     struct vgi_sample *sample = find_free(context);
     if (sample == NULL)
@@ -84,6 +84,13 @@ struct vgi_sample *vgi_sample_begin(const struct vgi_sample_of *what) {
         sample->what.backlog_ns = VGI_UNKNOWN_BACKLOG;
     sample->calls_ns = 0;
     sample->begun_ns = begun;
+    return sample;
+}
+
+struct vgi_sample *vgi_sample_begin(const struct vgi_sample_of *what) {
+    struct vgi_aside aside;
+    struct vgi_sample *sample = vgi_begin_aside(&aside) ? begin(what) : NULL;
+    vgi_end_aside(&aside);
     return sample;
 }
 
@@ -124,10 +131,9 @@ static void learn(const struct vgi_sample *sample, float milliseconds) {
     }
 }
 
-void vgi_samples_collect(void) {
+static void collect(void) {
     CUcontext context = NULL;
-    if (atomic_load_explicit(&pending, memory_order_relaxed) == 0 || vgi_any_capture() ||
-        VGI_CUDA(cuCtxGetCurrent, &context) != CUDA_SUCCESS || context == NULL)
+    if (VGI_CUDA(cuCtxGetCurrent, &context) != CUDA_SUCCESS || context == NULL)
         return;
     for (unsigned i = 0; i < SAMPLES; i++) {
         struct vgi_sample *sample = &samples[i];
@@ -145,6 +151,15 @@ void vgi_samples_collect(void) {
         atomic_fetch_sub_explicit(&pending, 1, memory_order_relaxed);
         put(sample, FREE);
     }
+}
+
+void vgi_samples_collect(void) {
+    struct vgi_aside aside;
+    if (atomic_load_explicit(&pending, memory_order_relaxed) == 0)
+        return;
+    if (vgi_begin_aside(&aside))
+        collect();
+    vgi_end_aside(&aside);
 }
 
 void vgi_samples_forget(CUcontext context) {

@@ -27,7 +27,7 @@ struct vgi_sample_of {
         measuring; /* not 0: a first measure, alone, as this word of the card says; what it truly took is settled */
 };
 
-/* Before the launch. NULL: not now (no event to be had, or a stream of the program is being captured). */
+/* Before the launch, on a stream that is not captured. NULL: not now (no event to be had, or a capture forbids it). */
 struct vgi_sample *vgi_sample_begin(const struct vgi_sample_of *what);
 
 /* Work granted on the card so far to others than this process; where others use it too, to any: streams overlap. */

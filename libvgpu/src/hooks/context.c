@@ -1,15 +1,22 @@
 /* A context takes memory of its card, and its end frees what was allocated in it: both are charged and given back. */
 #include "account/overhead.h"
 #include "allocation.h"
+#include "capture.h"
 #include "compute/samples.h"
 
 /* Handle of each device's primary context, once it was retained through us. */
 static _Atomic(CUcontext) primary[VGI_MAX_DEVICES];
 
+/* How often retaining it began and ended: meanwhile it may have begun anew, under the same handle. */
+static _Atomic uint32_t retains_begun[VGI_MAX_DEVICES], retains_ended[VGI_MAX_DEVICES];
+
 void vgi_forget_contexts(void) {
     vgi_overhead_forget();
-    for (int i = 0; i < VGI_MAX_DEVICES; i++)
+    for (int i = 0; i < VGI_MAX_DEVICES; i++) {
         atomic_store(&primary[i], NULL);
+        atomic_store(&retains_begun[i], 0);
+        atomic_store(&retains_ended[i], 0);
+    }
 }
 
 static bool in_range(CUdevice device) {
@@ -47,6 +54,7 @@ static void set_apart(CUcontext context, struct ending *ending) {
     *ending = (struct ending){.context = context};
     if (context == NULL || vgi_state() != VGI_ATTACHED)
         return;
+    vgi_doubt_captures();
     ending->apart = 1ull << 63 | (atomic_fetch_add(&serial, 1) + 1);
     vgi_map_change_owner(&vgi_allocations, (uintptr_t)context, ending->apart);
     vgi_overhead_change_owner((uintptr_t)context, ending->apart);
@@ -79,30 +87,53 @@ VGI_HOOK CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) 
     struct vgi_overhead overhead = {.card = -1};
     if (!vgi_bind_cuda())
         return VGI_NO_DRIVER;
+    if (!in_range(device))
+        return VGI_CUDA(cuDevicePrimaryCtxRetain, context, device);
     if (primary_is(device, false))
         vgi_overhead_begin(device, VGI_KIND_CONTEXT, &overhead);
+    atomic_fetch_add(&retains_begun[device], 1);
     CUresult result = VGI_CUDA(cuDevicePrimaryCtxRetain, context, device);
-    if (result == CUDA_SUCCESS && in_range(device)) {
+    atomic_fetch_add(&retains_ended[device], 1);
+    if (result == CUDA_SUCCESS) {
         atomic_store(&primary[device], *context);
         vgi_overhead_end(&overhead, *context, NULL, false);
     }
     return result;
 }
 
-/* After a release or reset: if the context is no more, so is what it held. */
-static CUresult settle_primary(CUresult result, CUdevice device) {
-    if (result == CUDA_SUCCESS && primary_is(device, false))
-        give_back_all_of(atomic_load(&primary[device]));
-    return result;
+static CUcontext primary_of(CUdevice device) {
+    return in_range(device) ? atomic_load(&primary[device]) : NULL;
 }
 
-VGI_HOOK CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-    return vgi_bind_cuda() ? settle_primary(VGI_CUDA(cuDevicePrimaryCtxRelease, device), device) : VGI_NO_DRIVER;
+/* Whether it certainly was not retained since `begun` was read. */
+static bool no_retain_since(CUdevice device, uint32_t begun) {
+    return atomic_load(&retains_begun[device]) == begun && atomic_load(&retains_ended[device]) == begun;
 }
 
-VGI_HOOK CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    return vgi_bind_cuda() ? settle_primary(VGI_CUDA(cuDevicePrimaryCtxRelease_v2, device), device) : VGI_NO_DRIVER;
+/* The last release ends the context, but which one that was only its state tells, and only while nobody retains it
+ * anew: what was set apart then stays charged until the context that now has the handle ends. */
+static void settle_release(CUdevice device, const struct ending *ending, uint32_t begun) {
+    bool gone = primary_is(device, false);
+    settle_ending(ending, gone, gone);
+    /* What another release, not the last, had set apart and put back only now. */
+    if (ending->apart != 0 && primary_is(device, false) && no_retain_since(device, begun))
+        give_back_all_of(ending->context);
 }
+
+#define RELEASE(symbol)                                                                                                \
+    VGI_HOOK CUresult symbol(CUdevice device) {                                                                        \
+        struct ending ending;                                                                                          \
+        if (!vgi_bind_cuda())                                                                                          \
+            return VGI_NO_DRIVER;                                                                                      \
+        uint32_t begun = in_range(device) ? atomic_load(&retains_begun[device]) : 0;                                   \
+        set_apart(primary_of(device), &ending);                                                                        \
+        CUresult result = VGI_CUDA(symbol, device);                                                                    \
+        settle_release(device, &ending, begun);                                                                        \
+        return result;                                                                                                 \
+    }
+
+RELEASE(cuDevicePrimaryCtxRelease)
+RELEASE(cuDevicePrimaryCtxRelease_v2)
 
 /* A reset destroys what the context held, whether or not it stays retained. */
 #define RESET(symbol)                                                                                                  \
@@ -110,7 +141,7 @@ VGI_HOOK CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
         struct ending ending;                                                                                          \
         if (!vgi_bind_cuda())                                                                                          \
             return VGI_NO_DRIVER;                                                                                      \
-        set_apart(in_range(device) ? atomic_load(&primary[device]) : NULL, &ending);                                   \
+        set_apart(primary_of(device), &ending);                                                                        \
         CUresult result = VGI_CUDA(symbol, device);                                                                    \
         bool gone = result == CUDA_SUCCESS;                                                                            \
         settle_ending(&ending, gone, gone && primary_is(device, false));                                               \

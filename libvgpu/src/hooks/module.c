@@ -1,9 +1,8 @@
 /* Modules and libraries: their code and data lie in the card's memory, as much as the driver likes. Measured by what
- * the driver says of this process before and after; not while something is captured. Code that the driver loads only at
+ * NVML says of this process before and after, which no capture forbids. Code that the driver loads only at
  * a first launch is not seen (README.md). */
 #include "account/overhead.h"
 #include "allocation.h"
-#include "capture.h"
 
 struct load {
     struct vgi_overhead overhead;
@@ -13,8 +12,7 @@ struct load {
 static void begin(struct load *load) {
     CUdevice device = 0;
     *load = (struct load){.overhead.card = -1};
-    if (!vgi_any_capture() && VGI_CUDA(cuCtxGetDevice, &device) == CUDA_SUCCESS &&
-        VGI_CUDA(cuCtxGetCurrent, &load->context) == CUDA_SUCCESS)
+    if (VGI_CUDA(cuCtxGetDevice, &device) == CUDA_SUCCESS && VGI_CUDA(cuCtxGetCurrent, &load->context) == CUDA_SUCCESS)
         vgi_overhead_begin(device, VGI_KIND_MODULE, &load->overhead);
 }
 

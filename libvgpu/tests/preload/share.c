@@ -20,8 +20,8 @@
 #define THREADS_PER_BLOCK 1024
 #define GRAPH_KERNELS 5
 
-const char *const share_kind_names[SHARE_KINDS] = {"kernel", "per-thread", "ex",         "cooperative",
-                                                   "graph",  "grid",       "grid-async", "multi-device"};
+const char *const share_kind_names[SHARE_KINDS] = {"kernel", "per-thread", "ex",           "cooperative",   "graph",
+                                                   "grid",   "grid-async", "multi-device", "beside-capture"};
 
 /* ---- in the program ---- */
 
@@ -224,8 +224,24 @@ static CUfunction find_kernel(CUmodule module, unsigned microseconds) {
     return function;
 }
 
+/* In the mode that lets any thread's unsafe call spoil it. */
+static CUstream begin_capture(void) {
+    CUstream stream = NULL;
+    need(cuStreamCreate(&stream, 1), "cuStreamCreate");
+    need(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+    return stream;
+}
+
+static void end_capture(CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    need(cuStreamIsCapturing(stream, &status), "cuStreamIsCapturing");
+    if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        need(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "the capture was spoilt");
+}
+
 static void run_program(unsigned first_number, bool known_to_nvml, const struct share_action actions[SHARE_ACTIONS]) {
     CUmodule module = NULL;
+    CUstream captured = NULL;
     int processors = 0;
     need(cuInit(0), "cuInit");
     need(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
@@ -241,6 +257,8 @@ static void run_program(unsigned first_number, bool known_to_nvml, const struct 
         tell_host_pid(known_to_nvml ? getpid() : 0);
     else if (known_to_nvml || actions[0].deed != SHARE_NOTHING)
         need(CUDA_ERROR_UNKNOWN, "the region cannot be mapped");
+    if (program.kind == SHARE_BESIDE_CAPTURE)
+        captured = begin_capture();
     for (unsigned i = 0; i < program.threads; i++) {
         pthread_t thread;
         pthread_create(&thread, NULL, work, (void *)(uintptr_t)(first_number + i));
@@ -252,6 +270,8 @@ static void run_program(unsigned first_number, bool known_to_nvml, const struct 
         act(&actions[i], end);
     }
     sleep_until(end);
+    if (captured != NULL)
+        end_capture(captured);
     printf("served %llu launches %llu\n", (unsigned long long)served_so_far(), (unsigned long long)launches);
     fflush(stdout);
     _exit(0); /* its threads are in the middle of launches */

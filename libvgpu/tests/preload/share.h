@@ -15,6 +15,7 @@ enum share_kind {
     SHARE_GRID,
     SHARE_GRID_ASYNC,
     SHARE_MULTI_DEVICE,
+    SHARE_BESIDE_CAPTURE, /* kernels while the program's first thread captures a stream, and never ends that */
     SHARE_KINDS
 };
 extern const char *const share_kind_names[SHARE_KINDS];

@@ -1,5 +1,6 @@
 /* Memory of graphs: claimed before a launch or upload puts it in place, refused where it does not fit, and then charged
  * as what the driver has reserved for graphs; given back by a trim, wherever that comes from. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -191,10 +192,87 @@ static void body_capture(void) {
     check_used(0, 0, "settled");
 }
 
+/* The simulated driver gives the handle out again that was destroyed last. */
+static CUstream make_stream_at(CUstream wanted) {
+    CUstream made = NULL;
+    CHECK_EQUAL(cuStreamCreate(&made, 1), CUDA_SUCCESS);
+    CHECK_EQUAL((uintptr_t)made, (uintptr_t)wanted);
+    return made;
+}
+
+static CUevent make_event_at(CUevent wanted) {
+    CUevent made = NULL;
+    CHECK_EQUAL(cuEventCreate(&made, 0), CUDA_SUCCESS);
+    CHECK_EQUAL((uintptr_t)made, (uintptr_t)wanted);
+    return made;
+}
+
+/* That is no part of a capture, whatever was done: it takes memory, which is charged and limited. */
+static void check_ordinary(CUstream of, const char *what) {
+    CUdeviceptr pointer = 0, refused = 0;
+    CHECK_EQUAL_THAT(cuMemAllocAsync(&pointer, 200 * MIB, of), CUDA_SUCCESS, what);
+    CHECK_EQUAL_THAT(sandbox_books_used(&here, 0, getpid()), 200 * MIB, what);
+    CHECK_THAT(in_slot(0) >= 200 * MIB, what);
+    CHECK_EQUAL_THAT(cuMemAllocAsync(&refused, 900 * MIB, of), CUDA_ERROR_OUT_OF_MEMORY, what);
+    CHECK_EQUAL_THAT(cuMemFreeAsync(pointer, of), CUDA_SUCCESS, what);
+    CHECK_EQUAL_THAT(cuStreamSynchronize(of), CUDA_SUCCESS, what);
+}
+
+static void *begin_and_end(void *unused) {
+    CUcontext context = NULL;
+    CHECK_EQUAL(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    CHECK_EQUAL(cuStreamBeginCapture_v2_ptsz(NULL, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    return unused;
+}
+
+static void *allocate_on_own_stream(void *unused) {
+    CUcontext context = NULL;
+    CHECK_EQUAL(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    check_ordinary(CU_STREAM_PER_THREAD, "another thread's own stream");
+    return unused;
+}
+
+/* Handles that are given out again, while the capture goes on that they took part in, or was left behind. */
+static void body_not_captured(void) {
+    CUevent event = NULL;
+    CUstream joined = NULL;
+    pthread_t thread;
+    CHECK_EQUAL(cuStreamCreate(&joined, 1), CUDA_SUCCESS);
+    CHECK_EQUAL(cuEventCreate(&event, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    CHECK_EQUAL(cuEventRecord(event, stream), CUDA_SUCCESS);
+
+    CHECK_EQUAL(cuEventDestroy_v2(event), CUDA_SUCCESS);
+    event = make_event_at(event);
+    CHECK_EQUAL(cuStreamWaitEvent(other, event, 0), CUDA_SUCCESS);
+    check_ordinary(other, "waited for an event that has a captured one's handle");
+
+    CHECK_EQUAL(cuEventRecord(event, stream), CUDA_SUCCESS);
+    CHECK_EQUAL(cuStreamWaitEvent(joined, event, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuStreamDestroy_v2(joined), CUDA_SUCCESS);
+    joined = make_stream_at(joined);
+    check_ordinary(joined, "has the handle of a stream that had joined");
+
+    CHECK_EQUAL(cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+    stream = make_stream_at(stream);
+    check_ordinary(stream, "has the handle of the stream that began");
+
+    CHECK_EQUAL(pthread_create(&thread, NULL, begin_and_end, NULL), 0);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+    CHECK_EQUAL(pthread_create(&thread, NULL, allocate_on_own_stream, NULL), 0);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
-} bodies[] = {{"launch", body_launch}, {"kept", body_kept}, {"ways", body_ways}, {"capture", body_capture}};
+} bodies[] = {{"launch", body_launch},
+              {"kept", body_kept},
+              {"ways", body_ways},
+              {"capture", body_capture},
+              {"not captured", body_not_captured}};
 
 static void run_body(const char *name) {
     struct sandbox sandbox = sandbox_make();

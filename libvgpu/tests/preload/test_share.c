@@ -35,6 +35,7 @@ static const struct row rows[] = {
      1,
      {SHARE_MULTI_DEVICE, 1000, .threads = 1, .streams = 1, TEN_SECONDS}},
     {"graphs", 108, 1, {SHARE_GRAPH, 1000, .threads = 1, TEN_SECONDS}}, /* case CGR-01 */
+    {"beside a capture", 108, 1, {SHARE_BESIDE_CAPTURE, 1000, .threads = 1, TEN_SECONDS}},
     {"a small card", 20, 1, {SHARE_KERNEL, 1000, .threads = 1, TEN_SECONDS}},
     {"a large card", 200, 1, {SHARE_KERNEL, 1000, .threads = 1, TEN_SECONDS}},
 };
