@@ -104,6 +104,24 @@ def test_a_card_that_nothing_holds_has_no_limit_beside_one_that_has() -> None:
 
 
 @pytest.mark.case("CPR-10")
+@pytest.mark.parametrize(
+    ("count", "policy", "env", "fits"),
+    [
+        (16, EnforcementPolicy(), None, True),
+        (17, EnforcementPolicy(), None, False),
+        (17, EnforcementPolicy(cards="none"), None, True),
+        (17, EnforcementPolicy(cards="none", by_card={"3": "preload"}), None, False),
+        (17, EnforcementPolicy(), OPT_OUT, False),  # the page is what says that nothing is held
+    ],
+)
+def test_limits_are_held_on_as_many_cards_as_the_page_has_places(
+    count: int, policy: EnforcementPolicy, env: list[kube.EnvVar] | None, *, fits: bool
+) -> None:
+    handed = promised(*(piece(str(number)) for number in range(count)), env=env, policy=policy)
+
+    assert bool(backends.unholdable(handed)) is not fits
+
+
 def test_who_opts_out_gets_the_library_s_files_and_is_held_by_nothing() -> None:
     handed = promised(piece("A"), env=OPT_OUT)
 

@@ -56,7 +56,7 @@ class World:
     def __init__(self) -> None:
         self.log: list[str] = []
         self.held: list[tuple[str, str, str]] = []
-        """Pod UID, device id and CDI name (or, with a slash, a region file)."""
+        """Pod UID, device ids with commas between and CDI name (or, with a slash, a region file)."""
         self.seen: dict[str, kube.Pod] = {}
         self.there: dict[str, kube.Pod] = {}
         self.reads = 0
@@ -138,7 +138,8 @@ def _entry(uid: str, device: str, name: str) -> dict[str, Any]:
         envs={REGION: name} if by_lock else {}, cdi_devices=[] if by_lock else [CDIDevice(name=f"hami.io/slice={name}")]
     )
     return {
-        "PodUID": uid, "ContainerName": "main", "ResourceName": "nvidia.com/gpu", "DeviceIDs": {"-1": [device]},
+        "PodUID": uid, "ContainerName": "main", "ResourceName": "nvidia.com/gpu",
+        "DeviceIDs": {"-1": device.split(",")},
         "AllocResp": base64.b64encode(answer.SerializeToString()).decode(),
     }  # fmt: skip
 
@@ -313,6 +314,28 @@ async def test_a_pod_that_nobody_knows_is_refused(world: World) -> None:
 
     with pytest.raises(RefusedForGoodError, match="not known to the API server"):
         await world.late_binding.pre_start(["d1"])
+
+
+async def test_more_cards_than_limits_can_be_held_on_are_refused_for_good(world: World) -> None:
+    """The page has places for sixteen; who would be let through with fewer would have cards without a limit."""
+    cards = [msgspec.structs.replace(CARD, id=CardId(f"A{number}"), index=number) for number in range(17)]
+    world.inventory = Inventory(
+        offered=tuple(OfferedCard(card=card, minor=0, numa_node=None, kubelet_ids=10) for card in cards)
+    )
+    for uid, count in (("u", 17), ("v", 16)):
+        found = pod(uid)
+        slot = "".join(f"{card.id},NVIDIA,100,5:" for card in cards[:count])
+        given = {**found.annotations, **allocation_annotations(f"{slot};", "n1", 1)}
+        metadata = msgspec.structs.replace(found.metadata, annotations=given)
+        world.seen[uid] = world.there[uid] = msgspec.structs.replace(found, metadata=metadata)
+        world.held.append((uid, ",".join(f"{uid}{number}" for number in range(count)), f"cdi-{uid}"))
+
+    with pytest.raises(RefusedForGoodError, match=r"17 cards.*held on 16 in one container"):
+        await world.late_binding.pre_start([f"u{number}" for number in range(17)])
+    await world.late_binding.pre_start([f"v{number}" for number in range(16)])
+
+    assert list(world.written) == ["cdi-v"]
+    assert "phase u failed" in world.log
 
 
 async def test_a_refusal_stands_when_the_annotation_is_mended(world: World) -> None:

@@ -21,6 +21,7 @@ from hami_node_agent.adapters.enforcing import Enforcing
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.adapters.showing import Showing, ShownBy
 from hami_node_agent.core import (
+    backends,
     cdi_spec,
     entitlement,
     grant,
@@ -284,6 +285,10 @@ class LateBinding:
         self._wait_for_room(pod, self._claims.of(pod).usage)
         position = [container.name for container in pod.all_containers].index(holder.container)
         handed = self._enforcing.promise(pod, position, judged.slices, self._new_region_name())
+        if problem := backends.unholdable(handed):
+            refusal = Refusal(reason=f"container {holder.container}: {problem}")
+            await self._refuse(pod, holder.pod_uid, refusal)
+            raise RefusedForGoodError(refusal.reason)
         # From the judgement to this line nothing waits, so two pods cannot both take the last share of a card.
         self._book.add_container(holder.pod_uid, new_pod(pod), holder.container, handed)
         self._changes += 1

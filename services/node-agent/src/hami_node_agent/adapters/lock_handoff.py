@@ -21,7 +21,7 @@ from hami_node_agent.adapters.allocate_response import allocate_response
 from hami_node_agent.adapters.enforcing import Enforcing
 from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, new_pod
 from hami_node_agent.adapters.mig_instances import MigInstances
-from hami_node_agent.core import checkpoint_match, lock_allocate, mig_instances, mig_uuid, static_mig
+from hami_node_agent.core import backends, checkpoint_match, lock_allocate, mig_instances, mig_uuid, static_mig
 from hami_node_agent.core.checkpoint_match import Unmatched
 from hami_node_agent.core.device_lists import VisibleDevice
 from hami_node_agent.core.entitlement import Refusal
@@ -239,6 +239,8 @@ class LockHandoff:
 
     async def _answer(self, pod: kube.Pod, served: Served) -> pb.ContainerAllocateResponse:
         handed = self._enforcing.promise(pod, served.position, served.slices, self._new_region_name())
+        if problem := backends.unholdable(handed):
+            raise RefusedForGoodError(f"container {served.container.name}: {problem}")
         handed = await self._enforcing.with_library(served.container, handed)
         response = await self._response(pod, served.container, handed)
         self._metrics.handovers.labels("handed-over").inc()

@@ -23,6 +23,7 @@ from hami_model.cards import Slice
 from hami_model.device_config import VendorSettings
 from hami_model.errors import HamiError
 from hami_model.limits_page import CardLimits, LimitsPage
+from hami_model.limits_page import layout as page_layout
 from hami_model.requests import wants_control
 
 from hami_node_agent.core import grant, mig_uuid
@@ -130,6 +131,16 @@ def promise(
         region_name=region_name,
         position=position,
         opted_out=opted_out,
+    )
+
+
+def unholdable(handed: HandedContainer) -> str:
+    """Why the container cannot be held to its slices, however often it is tried; empty where it can."""
+    if "preload" not in _involved(handed) or len(handed.slices) <= page_layout.MAX_CARDS:
+        return ""
+    return (
+        f"it has {len(handed.slices)} cards, and limits can be held on {page_layout.MAX_CARDS} in one container; ask "
+        "for no more, or have nothing held on this node's cards (enforcement.cards: none)"
     )
 
 
