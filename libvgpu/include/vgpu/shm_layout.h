@@ -26,7 +26,8 @@ struct vg_usage {
     _Atomic uint64_t offset;
     _Atomic uint64_t total;
     _Atomic uint64_t leaving; /* held, but shown no more: its process is in exit() (ours; unused in version 1.2) */
-    uint64_t unused[2];
+    _Atomic uint64_t provisional_made;    /* charges that may come back in part (ours, too): */
+    _Atomic uint64_t provisional_settled; /* a refusal waits for those that are not settled */
 };
 
 struct vg_utilisation {

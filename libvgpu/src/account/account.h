@@ -62,14 +62,23 @@ struct vgi_claim {
     int card; /* -1 = nothing is counted */
     enum vgi_kind kind;
     uint64_t bytes;
+    bool provisional; /* may come back in part: vgi_claim_settled() says when it is over */
 };
 
 /* Before the driver is called: takes bytes of the device's card for data, or says what the program is told. */
 CUresult vgi_claim(CUdevice device, uint64_t bytes, struct vgi_claim *claim);
 void vgi_give_back(int card, enum vgi_kind kind, uint64_t bytes);
 
+/* The same, of more than the call may keep. */
+CUresult vgi_claim_provisionally(CUdevice device, uint64_t bytes, struct vgi_claim *claim);
+
 /* The same of an attached process, where a refusal is not the last word: nothing is tried to make room. */
 bool vgi_claim_at_once(CUdevice device, uint64_t bytes, struct vgi_claim *claim);
+bool vgi_claim_when_settled(CUdevice device, uint64_t bytes, struct vgi_claim *claim); /* but calls under way are */
+
+/* Around a shrinking of what is charged, from before others can know of it until it is given back. */
+void vgi_begin_shrinking(int card);
+void vgi_end_shrinking(int card);
 
 /* Memory that comes along with something else (a context, a module): counted, never refused. Where it passes the limit
  * nothing is free any more. */
@@ -77,6 +86,9 @@ void vgi_charge_overhead(int card, enum vgi_kind kind, uint64_t bytes);
 
 /* Takes more, or gives some back, once the driver told the true size. False: the slice has not that much. */
 bool vgi_resize(struct vgi_claim *claim, uint64_t bytes);
+
+/* The claim is what the call keeps, or it was given back. */
+void vgi_claim_settled(struct vgi_claim *claim);
 
 /* Before the slice's use is shown: takes out what processes that ended still hold, unless someone else is at it. */
 void vgi_sweep(void);

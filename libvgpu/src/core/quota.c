@@ -121,6 +121,28 @@ enum vgi_charge vgi_quota_give_back(struct vg_region *region, unsigned slot, uns
     return VGI_CHARGED;
 }
 
+void vgi_quota_make_provisional(struct vg_region *region, unsigned slot, unsigned card) {
+    atomic_fetch_add(&region->slots[slot].used[card].provisional_made, 1);
+}
+
+void vgi_quota_unmake_provisional(struct vg_region *region, unsigned slot, unsigned card) {
+    atomic_fetch_sub(&region->slots[slot].used[card].provisional_made, 1);
+}
+
+void vgi_quota_settle_provisional(struct vg_region *region, unsigned slot, unsigned card) {
+    atomic_fetch_add(&region->slots[slot].used[card].provisional_settled, 1);
+}
+
+/* The settled first: each of them is then among those that were made. */
+struct vgi_provisional vgi_quota_provisional(struct vg_region *region, unsigned card) {
+    struct vgi_provisional sum = {.made = 0};
+    for (unsigned i = 0; i < vg_slot_count(region); i++)
+        sum.settled += atomic_load(&region->slots[i].used[card].provisional_settled);
+    for (unsigned i = 0; i < vg_slot_count(region); i++)
+        sum.made += atomic_load(&region->slots[i].used[card].provisional_made);
+    return sum;
+}
+
 void vgi_quota_leave(struct vg_region *region, unsigned slot, unsigned card) {
     struct vg_usage *usage = &region->slots[slot].used[card];
     uint64_t total = load(&usage->total);

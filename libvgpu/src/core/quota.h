@@ -37,6 +37,18 @@ enum vgi_charge vgi_quota_charge(struct vg_region *region, unsigned slot, unsign
 enum vgi_charge vgi_quota_give_back(struct vg_region *region, unsigned slot, unsigned card, enum vgi_kind kind,
                                     uint64_t bytes);
 
+/* Charges of calls that may keep less than they claimed, and every shrinking of what was charged: made before the
+ * charge (or before others can see that it will shrink), settled once what was too much is given back. One that was
+ * refused is unmade. A refusal is the last word only if none was under way. */
+void vgi_quota_make_provisional(struct vg_region *region, unsigned slot, unsigned card);
+void vgi_quota_unmake_provisional(struct vg_region *region, unsigned slot, unsigned card);
+void vgi_quota_settle_provisional(struct vg_region *region, unsigned slot, unsigned card);
+
+struct vgi_provisional {
+    uint64_t made, settled; /* by all slots */
+};
+struct vgi_provisional vgi_quota_provisional(struct vg_region *region, unsigned card);
+
 /* For the slot's owner in exit(): shows nothing of what it holds on the card any more. That stays charged until the
  * process is gone: destructors and threads may keep it from ending for as long as they like. */
 void vgi_quota_leave(struct vg_region *region, unsigned slot, unsigned card);

@@ -80,6 +80,7 @@ static void clear_slot(struct vg_region *region, unsigned index, uint32_t *cards
             *cards |= 1u << card;
         }
         used->context = used->module = used->data = used->offset = used->total = used->leaving = 0;
+        used->provisional_made = used->provisional_settled = 0;
     }
     atomic_store(&owner->holds_lock, 0);
     atomic_store(&owner->start_time, 0);

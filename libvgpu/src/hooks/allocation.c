@@ -4,11 +4,14 @@
 #include "pool_account.h"
 #include "vgpu/prim.h"
 
+static CUresult find_current(CUdevice *device, CUcontext *context) {
+    CUresult result = VGI_CUDA(cuCtxGetDevice, device);
+    return result == CUDA_SUCCESS ? VGI_CUDA(cuCtxGetCurrent, context) : result;
+}
+
 CUresult vgi_claim_current(uint64_t bytes, struct vgi_claim *claim, CUcontext *context) {
     CUdevice device = 0;
-    CUresult result = VGI_CUDA(cuCtxGetDevice, &device);
-    if (result == CUDA_SUCCESS)
-        result = VGI_CUDA(cuCtxGetCurrent, context);
+    CUresult result = find_current(&device, context);
     return result == CUDA_SUCCESS ? vgi_claim(device, bytes, claim) : result;
 }
 
@@ -19,14 +22,18 @@ CUresult vgi_claim_rows(uint64_t width, uint64_t height, struct vgi_claim *claim
     if (__builtin_mul_overflow(width, height, &least) || __builtin_add_overflow(width, USUAL_PITCH - 1, &usual) ||
         __builtin_mul_overflow(usual / USUAL_PITCH * USUAL_PITCH, height, &usual))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = vgi_claim_current(usual, claim, context);
-    return result == CUDA_ERROR_OUT_OF_MEMORY && least < usual ? vgi_claim_current(least, claim, context) : result;
+    CUdevice device = 0;
+    CUresult result = find_current(&device, context);
+    if (result == CUDA_SUCCESS)
+        result = vgi_claim_provisionally(device, usual, claim);
+    return result == CUDA_ERROR_OUT_OF_MEMORY && least < usual ? vgi_claim(device, least, claim) : result;
 }
 
-CUresult vgi_settle(CUresult result, const struct vgi_claim *claim, uint64_t key, uint64_t owner,
+CUresult vgi_settle(CUresult result, struct vgi_claim *claim, uint64_t key, uint64_t owner,
                     CUresult (*undo)(CUdeviceptr)) {
     if (result != CUDA_SUCCESS) {
         vgi_give_back(claim->card, claim->kind, claim->bytes);
+        vgi_claim_settled(claim);
         return result;
     }
     if (claim->card < 0)

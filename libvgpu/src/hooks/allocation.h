@@ -16,7 +16,7 @@ CUresult vgi_claim_rows(uint64_t width, uint64_t height, struct vgi_claim *claim
 
 /* After the driver's call: enters what it gave under its key, or gives the claim back. `owner` 0: the memory outlives
  * contexts. `undo` frees what cannot be entered. Returns what the program is told. */
-CUresult vgi_settle(CUresult result, const struct vgi_claim *claim, uint64_t key, uint64_t owner,
+CUresult vgi_settle(CUresult result, struct vgi_claim *claim, uint64_t key, uint64_t owner,
                     CUresult (*undo)(CUdeviceptr));
 
 /* The driver gave this address out for memory that is entered elsewhere: what was there went with its context a moment

@@ -96,10 +96,11 @@ CUresult vgi_pool_claim(struct vgi_pool *pool, uint64_t bytes, uint64_t pieces, 
     growth->hands_out = !pool->of_graphs;
     if (!vgi_claim_at_once(pool->device, most_growth(pool, bytes, pieces), &claim) &&
         !claim_with_loan(pool, bytes, pieces, growth, &claim)) {
-        CUresult result = vgi_claim(pool->device, bytes, &claim);
+        CUresult result = vgi_claim_provisionally(pool->device, bytes, &claim);
         if (result != CUDA_SUCCESS && !claim_with_loan(pool, bytes, pieces, growth, &claim))
             return result;
     }
+    growth->provisional = claim.card >= 0;
     pthread_mutex_lock(&pool->lock);
     vgi_reserve_claim(&pool->reserve, &growth->call, claim.bytes);
     pthread_mutex_unlock(&pool->lock);
@@ -107,6 +108,17 @@ CUresult vgi_pool_claim(struct vgi_pool *pool, uint64_t bytes, uint64_t pieces, 
 }
 
 /* ---- settling ---- */
+
+static void begin_shrinking(struct vgi_pool *pool, struct vgi_growth *growth) {
+    vgi_begin_shrinking(pool->card);
+    growth->provisional = true;
+}
+
+static void end_shrinking(struct vgi_pool *pool, struct vgi_growth *growth) {
+    if (growth->provisional)
+        vgi_end_shrinking(pool->card);
+    growth->provisional = false;
+}
 
 /* With its lock: the next synchronisations shall look whether it shrank. */
 static void watch(struct vgi_pool *pool) {
@@ -126,14 +138,19 @@ static void settle_unseen(struct vgi_pool *pool, struct vgi_growth *growth, CUre
     watch(pool);
     pthread_mutex_unlock(&pool->lock);
     vgi_give_back(pool->card, VGI_KIND_DATA, dropped);
+    end_shrinking(pool, growth);
 }
 
 /* Charges what the pool has beyond all claims, in any case. */
 static bool charge_missing(struct vgi_pool *pool, struct vgi_growth *growth, uint64_t missing) {
     struct vgi_claim claim;
-    bool fits = vgi_claim_at_once(pool->device, missing, &claim);
-    if (!fits)
+    end_shrinking(pool, growth); /* all of it is used up */
+    bool fits = vgi_claim_when_settled(pool->device, missing, &claim);
+    if (!fits) {
+        vgi_begin_shrinking(pool->card);
         vgi_charge_overhead(pool->card, VGI_KIND_DATA, missing);
+    }
+    growth->provisional = true;
     pthread_mutex_lock(&pool->lock);
     bool needed = vgi_reserve_add(&pool->reserve, &growth->call, missing);
     pthread_mutex_unlock(&pool->lock);
@@ -167,6 +184,7 @@ bool vgi_pool_settle(struct vgi_pool *pool, struct vgi_growth *growth, CUresult 
             fits = charge_missing(pool, growth, missing) && fits;
     }
     vgi_give_back(pool->card, VGI_KIND_DATA, surplus);
+    end_shrinking(pool, growth);
     return fits;
 }
 
@@ -174,6 +192,7 @@ void vgi_pool_look(struct vgi_pool *pool) {
     struct vgi_growth growth = {.hands_out = false};
     if (!pool->counted || atomic_load(&pool->hidden))
         return;
+    begin_shrinking(pool, &growth);
     pthread_mutex_lock(&pool->lock);
     vgi_reserve_claim(&pool->reserve, &growth.call, 0);
     pthread_mutex_unlock(&pool->lock);
@@ -203,6 +222,7 @@ static bool take_look(struct vgi_pool *pool) {
 /* A destroyed pool cannot be asked any more: it is over when all it handed out is, and the stream that freed the last
  * of it was waited for. */
 void vgi_pool_settle_destroyed(struct vgi_pool *pool, CUstream stream, bool everything) {
+    vgi_begin_shrinking(pool->card);
     pthread_mutex_lock(&pool->lock);
     bool over = pool->destroyed && pool->handed_out == 0 && (everything || pool->last_freed_on == stream);
     uint64_t rest = over ? pool->reserve.settled : 0;
@@ -213,6 +233,7 @@ void vgi_pool_settle_destroyed(struct vgi_pool *pool, CUstream stream, bool ever
     }
     pthread_mutex_unlock(&pool->lock);
     vgi_give_back(pool->card, VGI_KIND_DATA, rest);
+    vgi_end_shrinking(pool->card);
 }
 
 void vgi_pools_look(CUstream stream, bool everything) {

@@ -50,8 +50,9 @@ void vgi_pool_destroyed(struct vgi_pool *pool, bool destroyed);
 /* A call that may change what the pool has reserved. */
 struct vgi_growth {
     struct vgi_reserve_call call;
-    uint64_t lent;  /* unused memory of the pool that the call counts on */
-    bool hands_out; /* memory that is freed on its own */
+    uint64_t lent;    /* unused memory of the pool that the call counts on */
+    bool hands_out;   /* memory that is freed on its own */
+    bool provisional; /* others wait for it to settle before they are refused */
 };
 
 /* Before the driver's call: claims the most that the pool may grow by for `bytes` in so many pieces. */
