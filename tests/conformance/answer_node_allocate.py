@@ -17,12 +17,14 @@ from hami_chassis.settings import Fault, SettingsError, load_settings
 from hami_model import keys, kube
 from hami_model.errors import HamiError
 from hami_node_agent.adapters.driver_files import find_driver_files
-from hami_node_agent.adapters.late_binding import HandoverPlan
+from hami_node_agent.adapters.enforcing import Enforcing
 from hami_node_agent.adapters.lock_handoff import LockHandoff
 from hami_node_agent.adapters.machine_files import USUAL_DRIVER_ROOT, device_rules
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.config import NodeAgentSettings
 from hami_node_agent.core import hami_names, nvidia_config
+from hami_node_agent.core.backends import EnforcementPolicy
+from hami_node_agent.core.cdi_spec import OwnSpec
 from hami_node_agent.core.device_lists import VisibleDevice
 from hami_node_agent.core.grant import ContainerFiles, HostLayout, HostState, LimitPolicy
 from hami_node_agent.core.handed_out import HandedOut
@@ -30,7 +32,7 @@ from hami_node_agent.core.inventory import Inventory
 from hami_node_agent.core.machine_devices import MachineDevices
 from hami_node_agent.core.static_mig import StaticDevices
 from hami_node_agent.metrics import NodeAgentMetrics
-from hami_node_agent.ports import RefusedForGoodError
+from hami_node_agent.ports import HostView, RefusedForGoodError
 from hami_sim.manual_clock import ManualClock
 from kubelet_api import deviceplugin_v1beta1_pb2 as pb
 from mig_driver import VectorMigDriver
@@ -89,7 +91,7 @@ class Api:
 
 
 class Files:
-    """HostFiles where what a vector names is there."""
+    """HandoverFiles where what a vector names is there."""
 
     def __init__(self, row: Row, layout: HostLayout) -> None:
         present = set(row["files_present"])
@@ -98,17 +100,14 @@ class Files:
             library=versioned if versioned in present else layout.library, has_license=layout.license in present
         )
 
-    async def state(self) -> HostState:
-        return self._state
+    async def look(self, *, with_specs: bool) -> HostView:  # noqa: ARG002
+        return HostView(state=self._state)
 
-    async def prepare_container(self, files: ContainerFiles) -> None:
+    async def put(self, files: ContainerFiles | None, specification: OwnSpec | None) -> None:
         pass
 
-    async def remove_pod(self, pod_uid: str) -> None:
+    async def refresh_page(self, files: ContainerFiles) -> None:
         pass
-
-    async def owners(self) -> frozenset[str]:
-        return frozenset()
 
 
 class Listed:
@@ -209,27 +208,26 @@ async def _answer(row: Row) -> dict[str, Any]:
     layout = HostLayout(hook_path=agent.files.hook_path)
     api = Api(row)
     clock, book = ManualClock(), HandedOut()
+    cards, outcomes = Cards(inventory_of(row)), LaterWrites()
+    limits = LimitPolicy(
+        oversubscribed=options.memory_scaling > 1,
+        library_log_level=options.library_log_level,
+        disable_core_limit=options.disable_core_limit,
+    )
     handoff = LockHandoff(
-        HandoverPlan(
-            node_name=api.node_name,
-            layout=layout,
-            limits=LimitPolicy(
-                oversubscribed=options.memory_scaling > 1,
-                library_log_level=options.library_log_level,
-                disable_core_limit=options.disable_core_limit,
-            ),
-            devices=rules,
-        ),
+        api.node_name,
+        rules,
         settings,
         book,
         api=api,
         files=Files(row, layout),
         own=Silence(),
-        inventory=Cards(inventory_of(row)),
-        outcomes=LaterWrites(),
+        inventory=cards,
+        outcomes=outcomes,
         metrics=NodeAgentMetrics(CollectorRegistry()),
         clock=clock,
         new_region_name=lambda: REGION,
+        enforcing=Enforcing(EnforcementPolicy(), layout, limits, settings, inventory=cards, outcomes=outcomes),
         pre_start=None,
         static=_static_devices(row),
         mig=MigInstances(VectorMigDriver(card_facts(row)), book, ledger=Pods(api)),

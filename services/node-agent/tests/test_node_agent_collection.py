@@ -47,7 +47,7 @@ async def test_a_folder_that_does_not_go_keeps_no_other(tmp_path: Path) -> None:
     files.install(str(tmp_path / "libvgpu.so"))
     cdi.prepare()
     for uid in UIDS:
-        await files.prepare_container(
+        files.prepare_container(
             ContainerFiles(pod_uid=uid, container="main", page=LimitsPage(region_file="/r", cards=()))
         )
     collection = Collection(

@@ -73,10 +73,10 @@ def mode(path: Path) -> int:
 # ---- folders -------------------------------------------------------------------------------------------------------
 
 
-async def test_only_the_container_reaches_the_folder_that_all_its_users_write_in(
+def test_only_the_container_reaches_the_folder_that_all_its_users_write_in(
     folder: HostFolder, host: HostLayout
 ) -> None:
-    await folder.prepare_container(files())
+    folder.prepare_container(files())
 
     assert (mode(Path(host.containers)), mode(Path(host.limits)), mode(own_folder(host))) == (0o700, 0o700, 0o777)
     assert mode(lock_dir(host)) == 0o777
@@ -84,8 +84,8 @@ async def test_only_the_container_reaches_the_folder_that_all_its_users_write_in
 
 
 @as_root
-async def test_a_user_that_the_specification_names_owns_the_folder(folder: HostFolder, host: HostLayout) -> None:
-    await folder.prepare_container(files(owner=(1000, 2000)))
+def test_a_user_that_the_specification_names_owns_the_folder(folder: HostFolder, host: HostLayout) -> None:
+    folder.prepare_container(files(owner=(1000, 2000)))
 
     status = own_folder(host).stat()
     assert (status.st_uid, status.st_gid, mode(own_folder(host))) == (1000, 2000, 0o755)
@@ -93,24 +93,24 @@ async def test_a_user_that_the_specification_names_owns_the_folder(folder: HostF
 
 
 @pytest.mark.parametrize("name", ["limits", "libvgpu.so"])
-async def test_what_a_runtime_mounts_upon_is_no_link_of_a_tenant_s(
+def test_what_a_runtime_mounts_upon_is_no_link_of_a_tenant_s(
     folder: HostFolder, host: HostLayout, tmp_path: Path, name: str
 ) -> None:
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)
     (victim / "kept").touch()
-    await folder.prepare_container(files())
+    folder.prepare_container(files())
     place = own_folder(host) / name
     place.rmdir() if place.is_dir() else place.unlink()
     place.symlink_to(victim)
 
-    await folder.prepare_container(files())
+    folder.prepare_container(files())
 
     assert not place.is_symlink()
     assert (mode(victim), [path.name for path in victim.iterdir()]) == (0o700, ["kept"])
 
 
-async def test_a_link_in_the_place_of_the_folder_is_not_followed(
+def test_a_link_in_the_place_of_the_folder_is_not_followed(
     folder: HostFolder, host: HostLayout, tmp_path: Path
 ) -> None:
     victim = tmp_path / "victim"
@@ -119,7 +119,7 @@ async def test_a_link_in_the_place_of_the_folder_is_not_followed(
     lock_dir(host).rmdir()
     lock_dir(host).symlink_to(victim)
 
-    await folder.prepare_container(files())
+    folder.prepare_container(files())
 
     assert mode(victim) == 0o700
     assert not own_folder(host).is_symlink()
@@ -130,7 +130,7 @@ async def test_removal_follows_no_link(folder: HostFolder, host: HostLayout, tmp
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "kept").touch()
-    await folder.prepare_container(files())
+    folder.prepare_container(files())
     (own_folder(host) / "away").symlink_to(victim)
     (own_folder(host) / "deep").mkdir()
     (own_folder(host) / "deep" / "away").symlink_to(victim)
@@ -144,7 +144,7 @@ async def test_removal_follows_no_link(folder: HostFolder, host: HostLayout, tmp
 
 
 async def test_a_tree_deeper_than_any_stack_is_removed(folder: HostFolder, host: HostLayout) -> None:
-    await folder.prepare_container(files())
+    folder.prepare_container(files())
     before = os.open(own_folder(host), os.O_RDONLY)
     for number in range(2500):
         os.mkdir("deep", dir_fd=before)
@@ -160,10 +160,10 @@ async def test_a_tree_deeper_than_any_stack_is_removed(folder: HostFolder, host:
     assert not own_folder(host).exists()
 
 
-async def test_a_lock_folder_that_was_cleaned_away_comes_back(folder: HostFolder, host: HostLayout) -> None:
+def test_a_lock_folder_that_was_cleaned_away_comes_back(folder: HostFolder, host: HostLayout) -> None:
     lock_dir(host).rmdir()
 
-    await folder.prepare_container(files())
+    folder.prepare_container(files())
 
     assert lock_dir(host).is_dir()
 
@@ -171,16 +171,16 @@ async def test_a_lock_folder_that_was_cleaned_away_comes_back(folder: HostFolder
 # ---- the page ------------------------------------------------------------------------------------------------------
 
 
-async def test_the_page_stays_and_changes_in_place(folder: HostFolder, host: HostLayout, tmp_path: Path) -> None:
-    await folder.prepare_container(files(10))
+def test_the_page_stays_and_changes_in_place(folder: HostFolder, host: HostLayout, tmp_path: Path) -> None:
+    folder.prepare_container(files(10))
     inode = page_path(host).stat().st_ino
 
-    await folder.prepare_container(files(20))
+    folder.prepare_container(files(20))
     assert limits_file.read(page_path(host)).page == files(20).page
     restarted = started(tmp_path, host)
-    await restarted.refresh_page(files(30))
+    restarted.refresh_page(files(30))
     assert limits_file.read(page_path(host)).page == files(30).page
-    await restarted.prepare_container(files(40))
+    restarted.prepare_container(files(40))
 
     assert limits_file.read(page_path(host)).page == files(40).page
     assert page_path(host).stat().st_ino == inode
@@ -194,33 +194,33 @@ async def test_the_page_stays_and_changes_in_place(folder: HostFolder, host: Hos
         pytest.param(b"x" * (2 * layout.PAGE_BYTES), id="another size"),
     ],
 )
-async def test_a_page_of_another_version_stays_for_who_runs_and_is_new_for_who_starts(
+def test_a_page_of_another_version_stays_for_who_runs_and_is_new_for_who_starts(
     folder: HostFolder, host: HostLayout, content: bytes
 ) -> None:
     page_path(host).parent.mkdir()
     page_path(host).write_bytes(content)
     inode = page_path(host).stat().st_ino
 
-    await folder.refresh_page(files())
+    folder.refresh_page(files())
     assert (page_path(host).read_bytes(), page_path(host).stat().st_ino) == (content, inode)
-    await folder.prepare_container(files())
+    folder.prepare_container(files())
 
     assert limits_file.read(page_path(host)).page == files().page
     assert page_path(host).stat().st_ino != inode
 
 
-async def test_another_allocation_s_page_is_replaced_at_the_start(folder: HostFolder, host: HostLayout) -> None:
-    await folder.prepare_container(files(region="first"))
+def test_another_allocation_s_page_is_replaced_at_the_start(folder: HostFolder, host: HostLayout) -> None:
+    folder.prepare_container(files(region="first"))
     inode = page_path(host).stat().st_ino
 
-    await folder.prepare_container(files(region="second"))
+    folder.prepare_container(files(region="second"))
 
     assert limits_file.read(page_path(host)).page == files(region="second").page
     assert page_path(host).stat().st_ino != inode
 
 
-async def test_a_container_without_a_page_is_given_none_while_it_runs(folder: HostFolder, host: HostLayout) -> None:
-    await folder.refresh_page(files())
+def test_a_container_without_a_page_is_given_none_while_it_runs(folder: HostFolder, host: HostLayout) -> None:
+    folder.refresh_page(files())
     assert not page_path(host).parent.exists()
 
 
@@ -237,20 +237,20 @@ def leased(path: Path) -> Iterator[None]:
         signal.signal(signal.SIGIO, before)
 
 
-async def test_a_lease_on_a_page_that_is_not_open_is_waited_for_by_nobody(folder: HostFolder, host: HostLayout) -> None:
+def test_a_lease_on_a_page_that_is_not_open_is_waited_for_by_nobody(folder: HostFolder, host: HostLayout) -> None:
     """As an agent finds it that starts: the container's own start is tried again, others go on."""
     LimitsFile.create(page_path(host), files().page).close()
     with leased(page_path(host)):
         with pytest.raises(Transient, match="lease"):
-            await folder.prepare_container(files(20))
+            folder.prepare_container(files(20))
         with pytest.raises(Transient, match="lease"):
-            await folder.refresh_page(files(20))
-    await folder.prepare_container(files(20))
+            folder.refresh_page(files(20))
+    folder.prepare_container(files(20))
     assert limits_file.read(page_path(host)).page == files(20).page
 
 
-async def test_nobody_can_have_a_lease_on_a_page_that_is_open(folder: HostFolder, host: HostLayout) -> None:
-    await folder.prepare_container(files())
+def test_nobody_can_have_a_lease_on_a_page_that_is_open(folder: HostFolder, host: HostLayout) -> None:
+    folder.prepare_container(files())
     with pytest.raises(BlockingIOError), leased(page_path(host)):
         pass
 
@@ -264,7 +264,7 @@ async def test_libraries_of_before_go_when_no_container_may_be_started_with_them
     paths = []
     for content in (b"one", b"two", b"three"):
         folder = started(tmp_path, host, content)
-        paths.append((await folder.state()).library)
+        paths.append(folder.state().library)
     foreign = host.versioned_library("v2.10.0")
     replace_file(Path(foreign), b"of another maker")
 

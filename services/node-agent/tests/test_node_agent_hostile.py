@@ -21,15 +21,18 @@ from hami_model import device_config, keys, kube, vendors
 from hami_model.cards import Card
 from hami_model.ids import CardId
 from hami_model.limits_page import LimitsPage
+from hami_node_agent.adapters.handover_files import HandoverFolders
 from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile
 from hami_node_agent.adapters.host_folder import HostFolder
-from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
+from hami_node_agent.adapters.late_binding import LateBinding
+from hami_node_agent.core.cdi_spec import OwnSpec
 from hami_node_agent.core.entitlement import MIRROR_KEY
-from hami_node_agent.core.grant import ContainerFiles, HostLayout, LimitPolicy
+from hami_node_agent.core.grant import ContainerFiles, HostLayout
 from hami_node_agent.core.handed_out import HandedOut
 from hami_node_agent.core.inventory import Inventory, OfferedCard
 from hami_node_agent.metrics import NodeAgentMetrics
 from hami_node_agent.ports import RefusedForGoodError
+from hand_over_parts import default_parts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kubelet_api.checkpoint import CheckpointView, PodDevicesEntry, pod_devices_entry
@@ -73,20 +76,21 @@ class Node:
             offered=tuple(OfferedCard(card=card, minor=0, numa_node=None, kubelet_ids=card.slots) for card in CARDS)
         )
         self.before = self._tree()
+        outcomes = _Outcomes()
         self.late_binding = LateBinding(
-            HandoverPlan(node_name=NODE, layout=self.layout, limits=LimitPolicy()),
+            NODE,
             NVIDIA,
             HandedOut(),
             ledger=self,  # type: ignore[arg-type]  # several ports have a `read`
             checkpoint=_Checkpoint(self._entries),
             ownership=None,
-            cdi=CdiFolder(root / "cdi", [root / "nvidia-cdi"]),
-            files=self.files,
+            files=HandoverFolders(self.files, CdiFolder(root / "cdi", [root / "nvidia-cdi"])),
             own=CheckpointFile(root / "state/handed-out.json"),
             inventory=self,
-            outcomes=_Outcomes(),
+            outcomes=outcomes,
             metrics=NodeAgentMetrics(CollectorRegistry()),
             new_region_name=lambda: "r.cache",
+            **default_parts(self.layout, NVIDIA, inventory=self, outcomes=outcomes),
         )
 
     def _entry(self, container: str, name: str) -> PodDevicesEntry:
@@ -313,7 +317,7 @@ async def test_uids_and_names_that_are_no_part_of_a_path_are_refused(tmp_path: P
     page = LimitsPage(region_file="r", cards=())
     for uid, name in (("..", "main"), ("a/b", "main"), (UID, "../x"), (UID, "x\x00"), ("", "x"), (UID, "A" * 300)):
         with pytest.raises(Transient):
-            await files.prepare_container(ContainerFiles(pod_uid=uid, container=name, page=page))
+            files.prepare_container(ContainerFiles(pod_uid=uid, container=name, page=page))
         with pytest.raises(Transient):
-            await cdi.write(uid, name, b"{}")
+            cdi.write(OwnSpec(pod_uid=uid, name=name, content=b"{}"))
     assert await cdi.owners() == await files.owners() == frozenset()

@@ -13,12 +13,10 @@ from hami_chassis.kube import KubeClient, KubeSettings
 from hami_chassis.metrics import ChassisMetrics
 from hami_model import kube
 from hami_node_agent.adapters.collection import Collection
-from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
+from hami_node_agent.adapters.late_binding import LateBinding
 from hami_node_agent.adapters.pods import NodePods, PodSubscriber
 from hami_node_agent.core.entitlement import MIRROR_KEY, by_kubelet_uid
-from hami_node_agent.core.grant import HostLayout, LimitPolicy
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod
-from hami_node_agent.core.inventory import Inventory
 from hami_sim.fake_kube import FakeKube
 from hami_sim.manual_clock import ManualClock
 from node_agent_world import until
@@ -231,10 +229,10 @@ async def test_the_outcome_of_the_victim_is_never_told_of_the_impostor(client: K
     book = HandedOut({"u1": HandedPod(namespace="ns", name="victim", allocation_id="i", state="failed", reason="x")})
     told, nothing = Told(), cast("Any", None)
     late_binding = LateBinding(
-        HandoverPlan(node_name="n1", layout=HostLayout(), limits=LimitPolicy()), nothing, book,
-        ledger=Node(client, Leftovers()).pods, checkpoint=nothing, ownership=None, cdi=nothing, files=nothing,
-        own=nothing, inventory=cast("Any", Inventory(offered=())), outcomes=cast("Any", told), metrics=nothing,
-        new_region_name=str,
+        "n1", nothing, book,
+        ledger=Node(client, Leftovers()).pods, checkpoint=nothing, ownership=None, files=nothing,
+        own=nothing, inventory=nothing, outcomes=cast("Any", told), metrics=nothing, new_region_name=str,
+        enforcing=nothing, showing=nothing,
     )  # fmt: skip
 
     late_binding.announce_again(decoded(IMPOSTOR))

@@ -15,15 +15,16 @@ from hami_model import device_config, kube, vendors
 from hami_model.cards import Card
 from hami_model.ids import CardId
 from hami_node_agent.adapters.kubelet_files import KubeletCheckpointUnreadable
-from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
+from hami_node_agent.adapters.late_binding import LateBinding
 from hami_node_agent.core import cdi_spec
-from hami_node_agent.core.cdi_spec import ForeignSpec, Shown
+from hami_node_agent.core.cdi_spec import OwnSpec, Shown
 from hami_node_agent.core.entitlement import MIRROR_KEY
-from hami_node_agent.core.grant import ContainerFiles, HostLayout, HostState, LimitPolicy
+from hami_node_agent.core.grant import ContainerFiles, HostLayout, HostState
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod, encode
 from hami_node_agent.core.inventory import Inventory, OfferedCard
 from hami_node_agent.metrics import NodeAgentMetrics
-from hami_node_agent.ports import RefusedForGoodError
+from hami_node_agent.ports import HostView, RefusedForGoodError
+from hand_over_parts import default_parts
 from kubelet_api.checkpoint import CheckpointView, read_checkpoint
 from kubelet_api.deviceplugin_v1beta1_pb2 import CDIDevice, ContainerAllocateResponse
 from node_agent_world import allocation_annotations
@@ -60,6 +61,7 @@ class World:
         self.seen: dict[str, kube.Pod] = {}
         self.there: dict[str, kube.Pod] = {}
         self.reads = 0
+        self.looks = 0
         self.api_away = False
         self.checkpoint_fault = ""
         self.save_faults = 0
@@ -69,20 +71,21 @@ class World:
         self.failed: list[str] = []
         self.inventory = Inventory(offered=(OfferedCard(card=CARD, minor=0, numa_node=None, kubelet_ids=CARD.slots),))
         self.book = HandedOut()
+        outcomes = Outcomes(self)
         self.late_binding = LateBinding(
-            HandoverPlan(node_name="n1", layout=HostLayout(), limits=LimitPolicy()),
+            "n1",
             NVIDIA,
             self.book,
             ledger=self,  # type: ignore[arg-type]  # several ports have a `read` and a `write`
             checkpoint=Checkpoint(self),
             ownership=self,
-            cdi=self,  # type: ignore[arg-type]
-            files=self,  # type: ignore[arg-type]
+            files=self,
             own=Own(self),
             inventory=self,
-            outcomes=Outcomes(self),
+            outcomes=outcomes,
             metrics=NodeAgentMetrics(CollectorRegistry()),
             new_region_name=lambda: "r.cache",
+            **default_parts(HostLayout(), NVIDIA, inventory=self, outcomes=outcomes),
         )
 
     def bind(self, found: kube.Pod, *, seen: bool = True, device: str = "d1", name: str = "") -> None:
@@ -106,19 +109,20 @@ class World:
     async def owner(self, resource: str, device_ids: frozenset[str]) -> tuple[str, str, str] | None:  # noqa: ARG002
         return self.second_opinion
 
-    async def write(self, pod_uid: str, name: str, content: bytes) -> None:
-        self.log.append(f"specification {pod_uid} {name}")
-        edits = json.loads(content)["devices"][0]["containerEdits"]
-        self.written[name] = dict(text.split("=", 1) for text in edits["env"])
+    async def look(self, *, with_specs: bool) -> HostView:  # noqa: ARG002
+        self.looks += 1
+        return HostView(state=HostState(library="/l"))
 
-    async def nvidia_specs(self) -> Sequence[ForeignSpec]:
-        return []
+    async def put(self, files: ContainerFiles | None, specification: OwnSpec | None) -> None:
+        if files is not None:
+            self.log.append(f"folder {files.pod_uid} {files.container}")
+        if specification is not None:
+            self.log.append(f"specification {specification.pod_uid} {specification.name}")
+            edits = json.loads(specification.content)["devices"][0]["containerEdits"]
+            self.written[specification.name] = dict(text.split("=", 1) for text in edits["env"])
 
-    async def state(self) -> HostState:
-        return HostState(library="/l")
-
-    async def prepare_container(self, files: ContainerFiles) -> None:
-        self.log.append(f"folder {files.pod_uid} {files.container}")
+    async def refresh_page(self, files: ContainerFiles) -> None:
+        self.log.append(f"page {files.pod_uid} {files.container}")
 
 
 class Checkpoint:
@@ -188,7 +192,7 @@ async def test_saved_first_then_written_then_told(world: World) -> None:
         "saved", "folder u main", "specification u cdi-u", "phase u success", "allocated u verified",
     ]  # fmt: skip
     assert world.written["cdi-u"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
-    assert world.reads == 0
+    assert (world.reads, world.looks) == (0, 1)
 
 
 async def test_a_pod_that_the_watch_has_not_brought_costs_one_read(world: World) -> None:

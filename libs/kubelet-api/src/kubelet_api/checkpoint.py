@@ -84,6 +84,10 @@ class CheckpointView(msgspec.Struct, frozen=True):
         )
 
 
+class _StrictCheckpoint(msgspec.Struct, rename="pascal"):
+    data: CheckpointData
+
+
 class _LooseData(msgspec.Struct, rename="pascal"):
     pod_device_entries: list[Any] | None = None
     registered_devices: dict[str, Any] | None = None
@@ -93,11 +97,27 @@ class _LooseCheckpoint(msgspec.Struct, rename="pascal"):
     data: _LooseData
 
 
+_STRICT = msgspec.json.Decoder(_StrictCheckpoint)
 _LOOSE = msgspec.json.Decoder(_LooseCheckpoint)
 
 
 def read_checkpoint(raw: bytes) -> CheckpointView:
     """Decode the file's content. Raises CheckpointError when it is no checkpoint; single bad entries are listed."""
+    try:
+        return _view(_STRICT.decode(raw).data)
+    except (msgspec.DecodeError, RecursionError):
+        return _read_loosely(raw)
+
+
+def _view(data: CheckpointData) -> CheckpointView:
+    registered = {
+        resource: frozenset(ids) for resource, ids in (data.registered_devices or {}).items() if ids is not None
+    }
+    return CheckpointView(tuple(data.pod_device_entries or ()), registered)
+
+
+def _read_loosely(raw: bytes) -> CheckpointView:
+    """Of a file that is not all as expected."""
     try:
         loose = _LOOSE.decode(raw)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -26,11 +26,16 @@ from kubelet_api.checkpoint import Checkpoint, CheckpointData, pod_devices_entry
 from kubelet_api.constants import CHECKPOINT_FILE
 from prometheus_client import CollectorRegistry
 
+from hami_node_agent.adapters.enforcing import Enforcing
+from hami_node_agent.adapters.handover_files import HandoverFolders
 from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile
 from hami_node_agent.adapters.host_folder import HostFolder
 from hami_node_agent.adapters.kubelet_files import KubeletCheckpointFile
-from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
+from hami_node_agent.adapters.late_binding import LateBinding
 from hami_node_agent.adapters.placeholder_handoff import LateBindingHandoff
+from hami_node_agent.adapters.showing import Showing
+from hami_node_agent.core.backends import EnforcementPolicy
+from hami_node_agent.core.device_lists import DeviceRules
 from hami_node_agent.core.grant import HostLayout, LimitPolicy
 from hami_node_agent.core.inventory import Inventory, OfferedCard
 from hami_node_agent.metrics import NodeAgentMetrics
@@ -132,24 +137,29 @@ def _late_binding(folder: Path, settings: VendorSettings, cards: list[Card], pod
     cdi.prepare()
     own = CheckpointFile(folder / "state" / "handed-out.json")
     regions = iter(f"{number}.cache" for number in range(10**9))
+    inventory = _View(
+        Inventory(
+            offered=tuple(OfferedCard(card=card, minor=0, numa_node=None, kubelet_ids=card.slots) for card in cards)
+        )
+    )
+    outcomes = _Silence()
     return LateBinding(
-        HandoverPlan(node_name=NODE, layout=layout, limits=LimitPolicy()),
+        NODE,
         settings,
         own.load(),
         ledger=_Ledger(pods),
         checkpoint=KubeletCheckpointFile(folder),
         ownership=None,
-        cdi=cdi,
-        files=files,
+        files=HandoverFolders(files, cdi),
         own=own,
-        inventory=_View(
-            Inventory(
-                offered=tuple(OfferedCard(card=card, minor=0, numa_node=None, kubelet_ids=card.slots) for card in cards)
-            )
-        ),
-        outcomes=_Silence(),
+        inventory=inventory,
+        outcomes=outcomes,
         metrics=NodeAgentMetrics(CollectorRegistry()),
         new_region_name=lambda: next(regions),
+        enforcing=Enforcing(
+            EnforcementPolicy(), layout, LimitPolicy(), settings, inventory=inventory, outcomes=outcomes
+        ),
+        showing=Showing("auto", frozenset({"nvidia"}), DeviceRules(), inventory=inventory, mig_driver=None),
     )
 
 

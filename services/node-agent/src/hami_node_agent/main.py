@@ -39,11 +39,13 @@ from hami_node_agent.adapters.configuration import (
 )
 from hami_node_agent.adapters.device_plugin import DevicePlugin, KubeletRegistration, socket_name
 from hami_node_agent.adapters.driver_files import CardSpecs, FoldersBelow, find_driver_files
+from hami_node_agent.adapters.enforcing import Enforcing
 from hami_node_agent.adapters.handoff_start import HandoffStart, Offers
+from hami_node_agent.adapters.handover_files import HandoverFolders
 from hami_node_agent.adapters.host_files import CdiFolder, CheckpointFile
 from hami_node_agent.adapters.host_folder import HostFolder
 from hami_node_agent.adapters.kubelet_files import KubeletCheckpointFile
-from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding
+from hami_node_agent.adapters.late_binding import LateBinding
 from hami_node_agent.adapters.lock_api import KubeLockApi
 from hami_node_agent.adapters.lock_handoff import LockHandoff
 from hami_node_agent.adapters.machine_files import device_rules, driver_root, find_devices, host_roots
@@ -59,6 +61,7 @@ from hami_node_agent.adapters.page_refresh import PageRefresh
 from hami_node_agent.adapters.placeholder_handoff import LateBindingHandoff
 from hami_node_agent.adapters.pod_resources import PodResources
 from hami_node_agent.adapters.pods import NodePods, PodPatches, PodSubscriber
+from hami_node_agent.adapters.showing import Showing
 from hami_node_agent.adapters.static_mig import MixedResources, StaticMigHandoff, StaticMigNvml
 from hami_node_agent.config import NodeAgentSettings, serving_faults
 from hami_node_agent.core import backends, doctor, hami_names
@@ -289,52 +292,55 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
             more=nvml.instances,
         )
         cards.on_change.append(card_specs.changed)
-    plan = HandoverPlan(
-        node_name=node_name,
-        layout=layout,
-        limits=LimitPolicy(
-            oversubscribed=options.memory_scaling > 1,
-            library_log_level=options.library_log_level,
-            disable_core_limit=options.disable_core_limit,
-        ),
-        devices=rules,
-        beside_cards=beside_cards(rules, machine, roots),
-        enforcement=enforcement,
-        shown_by=settings.handoff.shown_by if rules.uses_runtime else "cdi",
-        runtime_classes=frozenset(settings.handoff.runtime_classes),
-    )
     outcomes = HandoverOutcomes(nvidia, origin, writer=patches, sink=bus, recorder=recorder, clock=clock)
+    limits = LimitPolicy(
+        oversubscribed=options.memory_scaling > 1,
+        library_log_level=options.library_log_level,
+        disable_core_limit=options.disable_core_limit,
+    )
+    enforcing = Enforcing(enforcement, layout, limits, nvidia, inventory=cards, outcomes=outcomes)
+    handover_files = HandoverFolders(files, cdi)
     mig_driver = NvmlMigDriver(nvml) if is_mig else None
     mig = MigInstances(mig_driver, book, ledger=pods, is_hidden=cards.is_hidden) if mig_driver is not None else None
+    showing = Showing(
+        settings.handoff.shown_by if rules.uses_runtime else "cdi",
+        frozenset(settings.handoff.runtime_classes),
+        rules,
+        beside_cards(rules, machine, roots),
+        inventory=cards,
+        mig_driver=mig_driver,
+    )
     late_binding = LateBinding(
-        plan,
+        node_name,
         nvidia,
         book,
         ledger=pods,
         checkpoint=checkpoint,
         ownership=ownership,
-        cdi=cdi,
-        files=files,
+        files=handover_files,
         own=own,
         inventory=cards,
         outcomes=outcomes,
         metrics=metrics,
         new_region_name=lambda: f"{uuid.uuid4()}.cache",
+        enforcing=enforcing,
+        showing=showing,
         mig=mig,
-        mig_driver=mig_driver,
     )
     lock = LockHandoff(
-        plan,
+        node_name,
+        rules,
         nvidia,
         book,
         api=KubeLockApi(client, node_name),
-        files=files,
+        files=handover_files,
         own=own,
         inventory=cards,
         outcomes=outcomes,
         metrics=metrics,
         clock=clock,
         new_region_name=lambda: f"{uuid.uuid4()}.cache",
+        enforcing=enforcing,
         pre_start=late_binding,
         static=StaticDevices(
             devices=lambda: {device.uuid: device for device in mig_devices(cards.inventory)},

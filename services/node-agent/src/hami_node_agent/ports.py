@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
 from hami_model import kube
 from hami_model.cards import MigPlacement
 from hami_model.events.allocation import Verification
@@ -12,7 +13,7 @@ from hami_model.mig_allocations import MigInstance
 from kubelet_api.checkpoint import CheckpointView
 
 from hami_node_agent.core.backends import HeldBy
-from hami_node_agent.core.cdi_spec import ForeignSpec
+from hami_node_agent.core.cdi_spec import ForeignSpec, OwnSpec
 from hami_node_agent.core.grant import ContainerFiles, HostState
 from hami_node_agent.core.handed_out import HandedOut
 from hami_node_agent.core.inventory import Inventory
@@ -75,10 +76,32 @@ class OwnershipCheck(Protocol):
         ...
 
 
-class CdiDirectory(Protocol):
-    async def write(self, pod_uid: str, name: str, content: bytes) -> None:
-        """Puts a specification in place as a whole. Raises HostFilesError (Transient)."""
+class HostView(msgspec.Struct, frozen=True, kw_only=True):
+    """The host before a hand-over."""
+
+    state: HostState
+    nvidia_specs: tuple[ForeignSpec, ...] = ()
+
+
+class HandoverFiles(Protocol):
+    """What a hand-over reads and writes on the host. Raises HostFilesError (Transient)."""
+
+    async def look(self, *, with_specs: bool) -> HostView:
+        """`with_specs`: NVIDIA's specifications, too."""
         ...
+
+    async def put(self, files: ContainerFiles | None, specification: OwnSpec | None) -> None:
+        """Puts in place what a container is started with: its folders and its limits page, in which what is there
+        stays or changes in place, and its specification as a whole."""
+        ...
+
+    async def refresh_page(self, files: ContainerFiles) -> None:
+        """Changes the page of a container that may be running, if it has one that this agent can write."""
+        ...
+
+
+class CdiDirectory(Protocol):
+    """Raises HostFilesError (Transient)."""
 
     async def remove_pod(self, pod_uid: str) -> None: ...
 
@@ -86,21 +109,9 @@ class CdiDirectory(Protocol):
         """UIDs of the pods that have specifications."""
         ...
 
-    async def nvidia_specs(self) -> Sequence[ForeignSpec]: ...
-
 
 class HostFiles(Protocol):
     """Raises HostFilesError (Transient)."""
-
-    async def state(self) -> HostState: ...
-
-    async def prepare_container(self, files: ContainerFiles) -> None:
-        """Puts the container's folders and its limits page in place; what is in them stays, or changes in place."""
-        ...
-
-    async def refresh_page(self, files: ContainerFiles) -> None:
-        """Changes the page of a container that may be running, if it has one that this agent can write."""
-        ...
 
     async def remove_pod(self, pod_uid: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What both hand-offs do about enforcement: choose back ends, tell of what nothing holds, put files into place."""
+"""What both hand-offs do about enforcement: choose back ends, tell of what nothing holds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hami_model.device_config import VendorSettings
 
 from hami_node_agent.core import backends, grant
 from hami_node_agent.core.backends import EnforcementPolicy, NodeTerms, Promise
-from hami_node_agent.core.grant import Grant, HostLayout, LimitPolicy
+from hami_node_agent.core.grant import Grant, HostLayout, HostState, LimitPolicy
 from hami_node_agent.core.handed_out import HandedContainer, HandedPod
-from hami_node_agent.ports import HostFiles, InventoryView, Outcomes
+from hami_node_agent.ports import InventoryView, Outcomes
 
 OPTED_OUT = "LimitsNotHeld"
 OPT_OUT_REFUSED = "LimitsHeldAllTheSame"
@@ -27,7 +27,6 @@ class Enforcing:
         limits: LimitPolicy,
         settings: VendorSettings,
         *,
-        files: HostFiles,
         inventory: InventoryView,
         outcomes: Outcomes,
     ) -> None:
@@ -35,7 +34,6 @@ class Enforcing:
         self._layout = layout
         self._limits = limits
         self._settings = settings
-        self._files = files
         self._inventory = inventory
         self._outcomes = outcomes
 
@@ -69,39 +67,25 @@ class Enforcing:
                 "(enforcement.opt_out), so it is held to its limits",
             )
 
-    async def with_library(self, container: kube.Container, handed: HandedContainer) -> HandedContainer:
-        """The entry with what the container will be started with now. Raises HostFilesError (Transient)."""
+    def with_library(self, container: kube.Container, handed: HandedContainer, host: HostState) -> HandedContainer:
+        """The entry with what the container will be started with now."""
         settled = backends.settled(handed, container)
-        library = (await self._files.state()).library if backends.needs_library(settled) else ""
+        library = host.library if backends.needs_library(settled) else ""
         return msgspec.structs.replace(settled, library=library) if library != handed.library else handed
 
-    async def grant(self, pod: kube.Pod, pod_uid: str, container: kube.Container, handed: HandedContainer) -> Grant:
-        """What the container gets, with its files in place; `pod_uid` as kubelet knows it. Raises HostFilesError
-        (Transient)."""
-        promised = self._promised(pod, pod_uid, container, handed)
-        given = backends.make_grant(promised, await self._terms())
-        if given.files is not None:
-            await self._files.prepare_container(given.files)
-        return given
-
-    async def refresh(self, pod: kube.Pod, pod_uid: str, container: kube.Container, handed: HandedContainer) -> None:
-        """A container that may be running sees what holds now. Raises HostFilesError (Transient)."""
-        promised = self._promised(pod, pod_uid, container, handed)
-        given = backends.make_grant(promised, await self._terms())
-        if given.files is not None:
-            await self._files.refresh_page(given.files)
-
-    def _promised(self, pod: kube.Pod, pod_uid: str, container: kube.Container, handed: HandedContainer) -> Promise:
-        return Promise(
+    def grant(
+        self, pod: kube.Pod, pod_uid: str, container: kube.Container, handed: HandedContainer, host: HostState
+    ) -> Grant:
+        """What the container gets; `pod_uid` as kubelet knows it."""
+        promised = Promise(
             pod_uid=pod_uid,
             container=container,
             pod_security=pod.spec.security_context,
             handed=handed,
             priority_resource=self._settings.resources.priority,
         )
-
-    async def _terms(self) -> NodeTerms:
-        return NodeTerms(layout=self._layout, host=await self._files.state(), limits=self._limits, policy=self._policy)
+        terms = NodeTerms(layout=self._layout, host=host, limits=self._limits, policy=self._policy)
+        return backends.make_grant(promised, terms)
 
     def held_by(self, pod: kube.Pod, known: HandedPod | None) -> backends.HeldBy:
         return backends.held_by(pod, known, self._settings, self._policy)

@@ -20,7 +20,7 @@ from hami_chassis.errors import Permanent, Transient
 from hami_chassis.log import get_logger
 
 from hami_node_agent.core import cdi_spec
-from hami_node_agent.core.cdi_spec import ForeignSpec
+from hami_node_agent.core.cdi_spec import ForeignSpec, OwnSpec
 from hami_node_agent.core.handed_out import HandedOut, MalformedCheckpointError, NewerCheckpointError, decode, encode
 
 log = get_logger("host-files")
@@ -45,6 +45,14 @@ async def in_thread(work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
     except OSError as error:
         raise HostFilesError(f"{error.filename or 'file'}: {error.strerror or error}") from error
+
+
+def _has(path: Path, content: bytes) -> bool:
+    """Raises OSError."""
+    try:
+        return path.read_bytes() == content
+    except FileNotFoundError:
+        return False
 
 
 def replace_file(path: Path, content: bytes, mode: int = _READABLE, *, synced: bool = True) -> None:
@@ -95,12 +103,19 @@ class CdiFolder:
         self._folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(self._folder, lambda name: cdi_spec.owner_of_file(name) is not None)
 
-    async def write(self, pod_uid: str, name: str, content: bytes) -> None:
+    def write(self, specification: OwnSpec) -> None:
+        """Puts it in place as a whole; one that says the same stays, as putting files in place is dear.
+
+        Raises OSError, HostFilesError.
+        """
+        pod_uid, name = specification.pod_uid, specification.name
         file = cdi_spec.file_name(pod_uid, name)
         if file is None:
             raise HostFilesError(f"{pod_uid!r} and {name!r} are no UID and device name that could name a file")
-        # Written anew before every start, so it need not outlive the machine.
-        await in_thread(lambda: replace_file(self._folder / file, content, synced=False))
+        path = self._folder / file
+        if not _has(path, specification.content):
+            # Looked at before every start, so it need not outlive the machine.
+            replace_file(path, specification.content, synced=False)
 
     async def remove_pod(self, pod_uid: str) -> None:
         await in_thread(lambda: self._remove_pod(pod_uid))
@@ -117,10 +132,8 @@ class CdiFolder:
     def _own_files(self) -> list[Path]:
         return [path for path in self._folder.iterdir() if cdi_spec.owner_of_file(path.name)]
 
-    async def nvidia_specs(self) -> Sequence[ForeignSpec]:
-        return await in_thread(self._read_nvidia_specs)
-
-    def _read_nvidia_specs(self) -> list[ForeignSpec]:
+    def nvidia_specs(self) -> list[ForeignSpec]:
+        """Raises OSError."""
         found: list[ForeignSpec] = []
         for rank, folder in enumerate(self._nvidia_folders):
             if not folder.is_dir():

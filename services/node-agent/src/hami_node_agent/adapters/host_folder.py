@@ -73,31 +73,33 @@ class HostFolder:
                 return versioned
         return self._layout.library
 
-    async def state(self) -> HostState:
-        return await in_thread(self._state)
-
-    def _state(self) -> HostState:
+    def state(self) -> HostState:
         return HostState(library=self._library(), has_license=Path(self._layout.license).is_file())
 
-    async def prepare_container(self, files: ContainerFiles) -> None:
+    def prepare_container(self, files: ContainerFiles) -> None:
+        """Puts the container's folders and its limits page in place; what is in them stays, or changes in place.
+
+        Raises OSError, HostFilesError.
+        """
         pod_uid, container = files.pod_uid, files.container
         if not cdi_spec.is_pod_uid(pod_uid) or not _CONTAINER_NAME.fullmatch(container):
             raise HostFilesError(f"{pod_uid!r} and {container!r} are no UID and container name that could name a file")
-        await in_thread(lambda: self._prepare(files))
-
-    def _prepare(self, files: ContainerFiles) -> None:
         safe_folders.make_shared(Path(self._layout.lock_dir))
         safe_folders.make_container_folder(
             Path(self._layout.containers),
-            f"{files.pod_uid}_{files.container}",
+            f"{pod_uid}_{container}",
             owner=files.owner,
             mount_folders=(page_layout.DIRECTORY,),
             mount_files=(LIBRARY_NAME,),
         )
         self._pages.put(files)
 
-    async def refresh_page(self, files: ContainerFiles) -> None:
-        await in_thread(lambda: self._pages.refresh(files))
+    def refresh_page(self, files: ContainerFiles) -> None:
+        """Changes the page of a container that may be running, if it has one that this agent can write.
+
+        Raises OSError, HostFilesError.
+        """
+        self._pages.refresh(files)
 
     async def remove_libraries(self, used: frozenset[str]) -> None:
         await in_thread(lambda: self._remove_libraries(used))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import msgspec
 from hami_chassis.errors import Transient
 from hami_chassis.log import get_logger
 from hami_model import allocations, keys, kube
@@ -19,7 +18,7 @@ from hami_model.usage import CardUsage
 from hami_node_agent.adapters.device_holders import DeviceHolders
 from hami_node_agent.adapters.enforcing import Enforcing
 from hami_node_agent.adapters.mig_instances import MigInstances
-from hami_node_agent.adapters.showing import Showing, ShownBy
+from hami_node_agent.adapters.showing import Showing
 from hami_node_agent.core import (
     backends,
     cdi_spec,
@@ -30,21 +29,19 @@ from hami_node_agent.core import (
     mig_instances,
     outcome,
 )
-from hami_node_agent.core.backends import EnforcementPolicy
 from hami_node_agent.core.cdi_document import InvalidSpecificationError
+from hami_node_agent.core.cdi_spec import OwnSpec
 from hami_node_agent.core.checkpoint_match import Holder, Unmatched
 from hami_node_agent.core.claims import Claims
-from hami_node_agent.core.device_lists import DeviceRules
 from hami_node_agent.core.entitlement import Entitlement, Refusal
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod
 from hami_node_agent.core.init_again import RunningAgain
 from hami_node_agent.metrics import NodeAgentMetrics
 from hami_node_agent.ports import (
-    CdiDirectory,
-    HostFiles,
+    HandoverFiles,
+    HostView,
     InventoryView,
     KubeletCheckpoint,
-    MigDriver,
     Outcomes,
     OwnCheckpoint,
     OwnershipCheck,
@@ -55,76 +52,45 @@ from hami_node_agent.ports import (
 log = get_logger("late-binding")
 
 
-class HandoverPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the hand-over."""
-
-    node_name: str
-    layout: grant.HostLayout
-    limits: grant.LimitPolicy
-    devices: DeviceRules = DeviceRules()
-    beside_cards: tuple[cdi_spec.Edits, ...] = ()
-    """Edits of what containers are given besides cards, where those come by edits too."""
-    shown_by: ShownBy = "auto"
-    runtime_classes: frozenset[str] = frozenset({"nvidia"})
-    """RuntimeClass names whose handler is NVIDIA's."""
-    enforcement: EnforcementPolicy = EnforcementPolicy()
-
-
 class LateBinding:
     """PreStartContainer. One object for the process; calls may overlap."""
 
     def __init__(
         self,
-        plan: HandoverPlan,
+        node_name: str,
         settings: VendorSettings,
         book: HandedOut,
         *,
         ledger: PodLedger,
         checkpoint: KubeletCheckpoint,
         ownership: OwnershipCheck | None,
-        cdi: CdiDirectory,
-        files: HostFiles,
+        files: HandoverFiles,
         own: OwnCheckpoint,
         inventory: InventoryView,
         outcomes: Outcomes,
         metrics: NodeAgentMetrics,
         new_region_name: Callable[[], str],
+        enforcing: Enforcing,
+        showing: Showing,
         mig: MigInstances | None = None,
-        mig_driver: MigDriver | None = None,
     ) -> None:
-        """`mig` and `mig_driver` where the node's cards are in MIG mode."""
-        self._plan = plan
+        """`mig` where the node's cards are in MIG mode."""
+        self._node_name = node_name
         self._settings = settings
         self._book = book
         self._ledger = ledger
         self._holders = DeviceHolders(
-            plan.node_name, settings, ledger=ledger, checkpoint=checkpoint, ownership=ownership, metrics=metrics
+            node_name, settings, ledger=ledger, checkpoint=checkpoint, ownership=ownership, metrics=metrics
         )
-        self._cdi = cdi
+        self._files = files
         self._own = own
         self._inventory = inventory
         self._outcomes = outcomes
         self._metrics = metrics
         self._new_region_name = new_region_name
         self._mig = mig
-        self._showing = Showing(
-            plan.shown_by,
-            plan.runtime_classes,
-            plan.devices,
-            plan.beside_cards,
-            cdi=cdi,
-            inventory=inventory,
-            mig_driver=mig_driver,
-        )
-        self._enforcing = Enforcing(
-            plan.enforcement,
-            plan.layout,
-            plan.limits,
-            settings,
-            files=files,
-            inventory=inventory,
-            outcomes=outcomes,
-        )
+        self._showing = showing
+        self._enforcing = enforcing
         self._one_pod_at_a_time: dict[str, asyncio.Lock] = {}
         self._announced: set[str] = set()
         self._claims = Claims(book, settings)
@@ -196,15 +162,18 @@ class LateBinding:
             self._report_change(pod, holder.container, handed)
             if init_s_turn and init_again.is_one_shot_init(pod, holder.container):
                 self._let_init_through_again(pod)
-        handed = await self._with_library(pod, holder, handed)
+        host = await self._files.look(with_specs=self._showing.needs_specs(pod))
+        handed = self._with_library(pod, holder, handed, host.state)
         await self._persist()
         if self._mig is not None and any(piece.placement is not None for piece in handed.slices):
             handed = await self._mig.make(holder.pod_uid, holder.container, self.save)
-        await self._write(pod, holder, holder.cdi_name, handed)
+        await self._put(pod, holder, holder.cdi_name, handed, host)
         self._announce_first(pod, holder.pod_uid)
 
-    async def _with_library(self, pod: kube.Pod, holder: Holder, handed: HandedContainer) -> HandedContainer:
-        now = await self._enforcing.with_library(pod.all_containers[handed.position], handed)
+    def _with_library(
+        self, pod: kube.Pod, holder: Holder, handed: HandedContainer, host: grant.HostState
+    ) -> HandedContainer:
+        now = self._enforcing.with_library(pod.all_containers[handed.position], handed, host)
         if now is not handed:
             self._book.replace_container(holder.pod_uid, holder.container, now)
             self._changes += 1
@@ -215,15 +184,23 @@ class LateBinding:
         known = self._book.get(holder.pod_uid)
         handed = known.containers.get(holder.container) if known is not None else None
         if pod is not None and handed is not None:
-            await self._enforcing.grant(pod, holder.pod_uid, pod.all_containers[handed.position], handed)
+            host = await self._files.look(with_specs=False)
+            container = pod.all_containers[handed.position]
+            given = self._enforcing.grant(pod, holder.pod_uid, container, handed, host.state)
+            await self._files.put(given.files, None)
 
     async def refresh(self, pod: kube.Pod) -> None:
         """After a start: containers of the pod see what this agent's settings say of their limits. Raises Transient."""
         known = self._claims.handed_to(pod)
-        for handed in known.containers.values() if known is not None else ():
+        if known is None:
+            return
+        host = await self._files.look(with_specs=False)
+        for handed in known.containers.values():
             if handed.position < len(pod.all_containers):
                 container = pod.all_containers[handed.position]
-                await self._enforcing.refresh(pod, entitlement.kubelet_uid(pod), container, handed)
+                given = self._enforcing.grant(pod, entitlement.kubelet_uid(pod), container, handed, host.state)
+                if given.files is not None:
+                    await self._files.refresh_page(given.files)
 
     async def _verify_given_by_lock(self, pod: kube.Pod | None, holder: Holder) -> None:
         """Allocate answered for the owner of the node lock: was that this container?"""
@@ -309,13 +286,13 @@ class LateBinding:
                 await self._own.write(self._book)
                 self._saved = changes
 
-    async def _write(self, pod: kube.Pod, holder: Holder, cdi_name: str, handed: HandedContainer) -> None:
+    async def _put(self, pod: kube.Pod, holder: Holder, cdi_name: str, handed: HandedContainer, host: HostView) -> None:
         container = next(found for found in pod.all_containers if found.name == holder.container)
-        given = await self._enforcing.grant(pod, holder.pod_uid, container, handed)
+        given = self._enforcing.grant(pod, holder.pod_uid, container, handed, host.state)
         if any(piece.placement is not None for piece in handed.slices):
-            shown = await self._showing.instances(pod, handed)
+            shown = await self._showing.instances(pod, handed, host.nvidia_specs)
         else:
-            shown = await self._showing.cards(pod, given.card_ids)
+            shown = self._showing.cards(pod, given.card_ids, host.nvidia_specs)
         try:
             specification = cdi_spec.own_spec(cdi_name, given, shown)
         except InvalidSpecificationError as error:
@@ -323,7 +300,7 @@ class LateBinding:
                 f"container {holder.container}: the runtime would refuse what it is to be given: {error}; correct "
                 "NVIDIA's CDI specification, of which its edits are, or set handoff.shown_by: runtime"
             ) from error
-        await self._cdi.write(holder.pod_uid, cdi_name, specification)
+        await self._files.put(given.files, OwnSpec(pod_uid=holder.pod_uid, name=cdi_name, content=specification))
         log.info(
             "handed-over",
             pod=pod.key,
@@ -341,7 +318,7 @@ class LateBinding:
             pod,
             holder.container,
             device_count,
-            node_name=self._plan.node_name,
+            node_name=self._node_name,
             settings=self._settings,
             known_cards=known_cards,
         )

@@ -76,15 +76,13 @@ class LimitsFile:
         A change that a writer which died left half made is made whole. Raises MalformedLimitsPage (also of what is
         there, which stays as it is), OtherContainerError.
         """
-        limits_page.encode(wanted)
         with self._one_at_a_time:
             present = bytes(self._memory)
-            page = limits_page.decode(present)
-            if not limits_page.same_container(page, wanted):
-                raise OtherContainerError(f"{self._path}: another region file or other cards need a page of their own")
             sequence = limits_page.sequence_of(present)
-            if sequence % 2 == 0 and page == wanted:
+            if limits_page.encode(wanted, sequence) == present and sequence % 2 == 0:
                 return False
+            if not limits_page.same_container(limits_page.decode(present), wanted):
+                raise OtherContainerError(f"{self._path}: another region file or other cards need a page of their own")
             _store_words(self._memory, sequence | 1, wanted)
             return True
 

@@ -19,19 +19,20 @@ from kubelet_api import deviceplugin_v1beta1_pb2 as pb
 
 from hami_node_agent.adapters.allocate_response import allocate_response
 from hami_node_agent.adapters.enforcing import Enforcing
-from hami_node_agent.adapters.late_binding import HandoverPlan, LateBinding, new_pod
+from hami_node_agent.adapters.late_binding import LateBinding, new_pod
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.core import backends, checkpoint_match, lock_allocate, mig_instances, mig_uuid, static_mig
 from hami_node_agent.core.checkpoint_match import Unmatched
-from hami_node_agent.core.device_lists import VisibleDevice
+from hami_node_agent.core.device_lists import DeviceRules, VisibleDevice
 from hami_node_agent.core.entitlement import Refusal
+from hami_node_agent.core.grant import HostState
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut
 from hami_node_agent.core.inventory import visible_cards
 from hami_node_agent.core.lock_allocate import Plan, PreferredRequest, Served
 from hami_node_agent.core.outcome import failure_annotations
 from hami_node_agent.metrics import NodeAgentMetrics
 from hami_node_agent.ports import (
-    HostFiles,
+    HandoverFiles,
     InventoryView,
     KubeletCheckpoint,
     LockApi,
@@ -53,18 +54,20 @@ class LockHandoff:
 
     def __init__(
         self,
-        plan: HandoverPlan,
+        node_name: str,
+        rules: DeviceRules,
         settings: VendorSettings,
         book: HandedOut,
         *,
         api: LockApi,
-        files: HostFiles,
+        files: HandoverFiles,
         own: OwnCheckpoint,
         inventory: InventoryView,
         outcomes: Outcomes,
         metrics: NodeAgentMetrics,
         clock: Clock,
         new_region_name: Callable[[], str],
+        enforcing: Enforcing,
         pre_start: LateBinding | None,
         checkpoint: KubeletCheckpoint | None = None,
         static: static_mig.StaticDevices = static_mig.NO_STATIC_DEVICES,
@@ -75,10 +78,12 @@ class LockHandoff:
         `checkpoint` tells a question that was answered before; without it every question is a new one. `mig` where the
         node's cards are in MIG mode.
         """
-        self._plan = plan
+        self._node_name = node_name
+        self._rules = rules
         self._settings = settings
         self._book = book
         self._api = api
+        self._files = files
         self._own = own
         self._inventory = inventory
         self._outcomes = outcomes
@@ -89,15 +94,7 @@ class LockHandoff:
         self._checkpoint = checkpoint
         self._static = static
         self._mig = mig
-        self._enforcing = Enforcing(
-            plan.enforcement,
-            plan.layout,
-            plan.limits,
-            settings,
-            files=files,
-            inventory=inventory,
-            outcomes=outcomes,
-        )
+        self._enforcing = enforcing
         self._one_at_a_time = asyncio.Lock()
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
@@ -168,8 +165,9 @@ class LockHandoff:
                 if pod.uid == holder.pod_uid and pod.status.phase == "Running":
                     log.info("handed-over-again", pod=pod.key, pod_uid=pod.uid, container=holder.container)
                     container = pod.all_containers[handed.position]
-                    handed = await self._enforcing.with_library(container, handed)
-                    answer = await self._response(pod, container, handed)
+                    host = (await self._files.look(with_specs=False)).state
+                    handed = self._enforcing.with_library(container, handed, host)
+                    answer = await self._response(pod, container, handed, host)
                     self._book.replace_container(pod.uid, container.name, handed)
                     await self._own.write(self._book)
                     return answer
@@ -185,13 +183,13 @@ class LockHandoff:
             except NotFound:
                 log.warning("lock-owner-gone", owner=f"{owner.namespace}/{owner.name}")
             else:
-                if lock_allocate.waits(pod, self._plan.node_name):
+                if lock_allocate.waits(pod, self._node_name):
                     return pod
                 log.warning("lock-owner-does-not-wait", owner=pod.key, phase=pod.status.phase)
         found = lock_allocate.choose(
             await self._api.pods_of_node(),
             requests,
-            node_name=self._plan.node_name,
+            node_name=self._node_name,
             settings=self._settings,
             handed={uid: self._positions(uid) for uid in self._book.uids()},
         )
@@ -219,7 +217,8 @@ class LockHandoff:
         )
         if isinstance(plan, Refusal):
             raise RefusedForGoodError(plan.reason)
-        answers = [await self._answer(pod, served) for served in plan.served]
+        host = (await self._files.look(with_specs=False)).state
+        answers = [await self._answer(pod, served, host) for served in plan.served]
         if plan.served:
             await self._own.write(self._book)
             await self._write_outcome(pod, plan, lock, version)
@@ -237,24 +236,25 @@ class LockHandoff:
             found[number] = tuple(device.uuid for device in chosen)
         return found
 
-    async def _answer(self, pod: kube.Pod, served: Served) -> pb.ContainerAllocateResponse:
+    async def _answer(self, pod: kube.Pod, served: Served, host: HostState) -> pb.ContainerAllocateResponse:
         handed = self._enforcing.promise(pod, served.position, served.slices, self._new_region_name())
         if problem := backends.unholdable(handed):
             raise RefusedForGoodError(f"container {served.container.name}: {problem}")
-        handed = await self._enforcing.with_library(served.container, handed)
-        response = await self._response(pod, served.container, handed)
+        handed = self._enforcing.with_library(served.container, handed, host)
+        response = await self._response(pod, served.container, handed, host)
         self._metrics.handovers.labels("handed-over").inc()
         cards = [piece.card_id for piece in handed.slices]
         log.info("handed-over", pod=pod.key, pod_uid=pod.uid, container=served.container.name, cards=cards)
         return response
 
     async def _response(
-        self, pod: kube.Pod, container: kube.Container, handed: HandedContainer
+        self, pod: kube.Pod, container: kube.Container, handed: HandedContainer, host: HostState
     ) -> pb.ContainerAllocateResponse:
         """Afterwards the container is in the book."""
         if any(piece.placement is not None for piece in handed.slices):
             handed = await self._with_instances(pod, container, handed)
-        given = await self._enforcing.grant(pod, pod.uid, container, handed)
+        given = self._enforcing.grant(pod, pod.uid, container, handed, host)
+        await self._files.put(given.files, None)
         self._book.add_container(pod.uid, new_pod(pod), container.name, handed)
         if any(piece.placement is not None for piece in handed.slices):
             visible = [VisibleDevice(uuid=uuid, index=uuid) for uuid in given.card_ids]
@@ -262,7 +262,7 @@ class LockHandoff:
             static = self._static.devices()
             cards = visible_cards(self._inventory.inventory, given.card_ids)
             visible = [static.get(card.uuid, card) for card in cards]
-        return allocate_response(given, visible, self._plan.devices)
+        return allocate_response(given, visible, self._rules)
 
     async def _with_instances(
         self, pod: kube.Pod, container: kube.Container, handed: HandedContainer

@@ -33,6 +33,14 @@ def make_private(path: Path) -> None:
 def make_shared(path: Path) -> None:
     """A folder in which containers of all users work together, below one where anybody may plant something. Raises
     OSError."""
+    with suppress(FileNotFoundError):
+        present = path.lstat()
+        if (
+            stat.S_ISDIR(present.st_mode)
+            and stat.S_IMODE(present.st_mode) == _SHARED
+            and present.st_uid == os.geteuid()
+        ):
+            return
     path.parent.mkdir(parents=True, exist_ok=True)
     with opened(path.parent.resolve()) as above:
         status = status_of(above, path.name)

@@ -16,7 +16,7 @@ from hami_node_agent.core.cdi_spec import Edits, ForeignSpec, Shown
 from hami_node_agent.core.device_lists import DeviceRules, VisibleDevice, capability_node
 from hami_node_agent.core.handed_out import HandedContainer
 from hami_node_agent.core.inventory import visible_cards
-from hami_node_agent.ports import CdiDirectory, InventoryView, MigDriver
+from hami_node_agent.ports import InventoryView, MigDriver
 
 ShownBy = Literal["auto", "runtime", "cdi"]
 
@@ -31,7 +31,6 @@ class Showing:
         rules: DeviceRules,
         beside: tuple[Edits, ...] = (),
         *,
-        cdi: CdiDirectory,
         inventory: InventoryView,
         mig_driver: MigDriver | None,
     ) -> None:
@@ -40,23 +39,26 @@ class Showing:
         self._runtime_classes = runtime_classes
         self._rules = rules
         self._beside = beside
-        self._cdi = cdi
         self._inventory = inventory
         self._mig_driver = mig_driver
 
-    async def cards(self, pod: kube.Pod, card_ids: Sequence[str]) -> Shown:
+    def needs_specs(self, pod: kube.Pod) -> bool:
+        """Whether NVIDIA's specifications matter."""
+        return self._shown_by != "runtime" and pod.spec.runtime_class_name not in self._runtime_classes
+
+    def cards(self, pod: kube.Pod, card_ids: Sequence[str], nvidia_specs: Sequence[ForeignSpec]) -> Shown:
         devices = visible_cards(self._inventory.inventory, card_ids)
-        specs = await self._specs(pod)
+        specs = self._used(pod, nvidia_specs)
         if specs is None:
             return cdi_spec.shown_by_runtime(devices, self._rules)
         return _edits(lambda: cdi_spec.shown_by_edits(devices, specs, self._beside))
 
-    async def instances(self, pod: kube.Pod, handed: HandedContainer) -> Shown:
+    async def instances(self, pod: kube.Pod, handed: HandedContainer, nvidia_specs: Sequence[ForeignSpec]) -> Shown:
         """Only MIG instances that were made are shown, never their card."""
         made = [(piece.card_id, piece.instance) for piece in handed.slices if piece.instance is not None]
         if self._mig_driver is None or len(made) != len(handed.slices):
             raise Transient("not all MIG instances of the container are there yet")
-        specs = await self._specs(pod)
+        specs = self._used(pod, nvidia_specs)
         minors: list[int] = []
         if specs is not None or self._rules.pass_nodes:
             for card_id, instance in made:
@@ -70,12 +72,11 @@ class Showing:
             return cdi_spec.shown_by_runtime(shown, self._rules)
         return _edits(lambda: cdi_spec.shown_as_instances(cards, minors, specs, self._beside))
 
-    async def _specs(self, pod: kube.Pod) -> Sequence[ForeignSpec] | None:
-        """What NVIDIA's specifications say; None where NVIDIA's runtime is to be told."""
-        if self._shown_by == "runtime" or pod.spec.runtime_class_name in self._runtime_classes:
+    def _used(self, pod: kube.Pod, specs: Sequence[ForeignSpec]) -> Sequence[ForeignSpec] | None:
+        """None where NVIDIA's runtime is to be told."""
+        if not self.needs_specs(pod) or (self._shown_by == "auto" and not specs):
             return None
-        specs = await self._cdi.nvidia_specs()
-        return None if self._shown_by == "auto" and not specs else specs
+        return specs
 
 
 def _edits(work: Callable[[], Shown]) -> Shown:

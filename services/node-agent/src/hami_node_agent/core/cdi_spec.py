@@ -45,6 +45,15 @@ class ForeignSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What of it is left out, and why."""
 
 
+class OwnSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The specification that one container of a pod is started with."""
+
+    pod_uid: str
+    name: str
+    """Short name of its one device."""
+    content: bytes
+
+
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """How a container comes to see its cards: NVIDIA's runtime is told, or edits do it; never both."""
 
