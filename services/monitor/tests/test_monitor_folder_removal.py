@@ -29,9 +29,10 @@ class Node:
         self.in_use: set[FolderOwner] = set()
         self.known = asyncio.Event()
         self.clock = ManualClock()
+        self.store = ContainerFolders(root)
         self.removal = FolderRemoval(
             keep_seconds=300,
-            folders=ContainerFolders(root),
+            folders=self.store,
             users=self,
             pods=self,
             pods_known=self.known,

@@ -28,8 +28,11 @@ PERIOD_SECONDS = 5.0
 class Regions:
     def __init__(self) -> None:
         self.folders: tuple[FolderReading, ...] = (folder(found=region(slots=[Slot(used={0: 7})])),)
+        self.trouble: OSError | None = None
 
     def scan(self) -> tuple[FolderReading, ...]:
+        if self.trouble is not None:
+            raise self.trouble
         return self.folders
 
 

@@ -59,14 +59,17 @@ class FeedbackLoop:
             self.release()
 
     async def look(self) -> None:
-        """One look at all regions, and what follows from it."""
+        """One look at all regions, and what follows from it. Where the machine has no room to read, nothing does."""
         held = live_containers(without_impostors(self._pods.values()))
         tick = asyncio.ensure_future(asyncio.to_thread(self._tick, held))
         try:
             found = await asyncio.shield(tick)
         except asyncio.CancelledError:
-            await tick  # it would block again whoever is let go meanwhile
+            await asyncio.wait([tick])  # it would block again whoever is let go meanwhile
             raise
+        except OSError as error:
+            log.warning("regions-not-read", why=str(error))
+            return
         self._log(found, held)
         self.pods = {owner: pod for owner, (pod, _) in held.items()}
         self.last = found
@@ -74,7 +77,12 @@ class FeedbackLoop:
     def release(self) -> None:
         """Nobody waits for a monitor that is gone, and everybody is held to his share. The library does the first by
         itself, after a while, where there was no time for this."""
-        for place, words in self._regions.words(live_containers(without_impostors(self._pods.values()))).items():
+        try:
+            read = self._regions.words(live_containers(without_impostors(self._pods.values())))
+        except OSError as error:
+            log.warning("regions-not-read", why=str(error))
+            return
+        for place, words in read.items():
             self._write(place, words, released(words))
 
     def _tick(self, held: Mapping[FolderOwner, tuple[MonitoredPod, MonitoredContainer]]) -> Feedback:

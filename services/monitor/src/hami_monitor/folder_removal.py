@@ -52,7 +52,11 @@ class FolderRemoval:
     async def look(self) -> None:
         """One look. What is not certain stays until the next."""
         known = {pod.kubelet_uid for pod in without_impostors(self._pods.values())}
-        ages = await asyncio.to_thread(self._folders.ages)
+        try:
+            ages = await asyncio.to_thread(self._folders.ages)
+        except OSError as error:
+            log.warning("folders-not-read", why=str(error))
+            return
         left = stale(ages, known_uids=known, keep_seconds=self._keep_seconds)
         if not left:
             return
@@ -63,7 +67,10 @@ class FolderRemoval:
             log.info("folders-kept", folders=len(left), why=str(error))
             return
         gone = [owner for owner in left if owner.pod_uid not in there]
-        await asyncio.to_thread(self._remove, gone)
+        try:
+            await asyncio.to_thread(self._remove, gone)
+        except OSError as error:  # nobody can tell whether somebody still runs in them
+            log.warning("folders-kept", folders=len(gone), why=str(error))
 
     def _remove(self, owners: Iterable[FolderOwner]) -> None:
         owners = tuple(owners)

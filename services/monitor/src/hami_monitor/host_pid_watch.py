@@ -69,9 +69,13 @@ class HostPidWatch:
             await self._clock.sleep(self._period_seconds)
 
     async def look(self) -> None:
-        """One round."""
+        """One round. Where the machine has no room to read, there is none."""
         pods = without_impostors(self._pods.values())
-        await asyncio.to_thread(self._round, {pod.kubelet_uid: pod for pod in pods}, tuple(live_containers(pods)))
+        by_uid = {pod.kubelet_uid: pod for pod in pods}
+        try:
+            await asyncio.to_thread(self._round, by_uid, tuple(live_containers(pods)))
+        except OSError as error:
+            log.warning("regions-not-read", why=str(error))
 
     def _round(self, pods: Mapping[str, MonitoredPod], owners: Collection[FolderOwner]) -> None:
         read = self._regions.slots(owners)

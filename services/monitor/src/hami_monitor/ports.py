@@ -1,4 +1,7 @@
-"""What the monitor needs from outside, as it needs it."""
+"""What the monitor needs from outside, as it needs it.
+
+What reads files raises OSError where the machine has no room to open any: that says nothing of what it looked for.
+"""
 
 from __future__ import annotations
 

@@ -138,11 +138,15 @@ class Sampler:
             await self._clock.sleep(self._period_seconds)
 
     async def look(self) -> None:
-        """Takes one sample and announces it."""
+        """Takes one sample and announces it. Where the machine has no room to read, the last one stays."""
         host = self._host.latest()
         pids = {process.pid for card in host.cards for process in card.processes or ()}
         began = self._clock.monotonic()
-        folders, traces, pages = await asyncio.to_thread(self._read, pids)
+        try:
+            folders, traces, pages = await asyncio.to_thread(self._read, pids)
+        except OSError as error:
+            log.warning("not-sampled", why=str(error))
+            return
         sample = take_sample(
             node=self._node,
             at_seconds=self._clock.now().timestamp(),

@@ -11,7 +11,7 @@ from hami_chassis.log import get_logger
 from hami_model import limits_page
 from hami_model.limits_page import LimitsPage
 
-from hami_monitor.adapters.untrusted_files import TRUSTED_FOLDER, opened
+from hami_monitor.adapters.untrusted_files import TRUSTED_FOLDER, opened, says_nothing_of_the_file
 from hami_monitor.core.container_folder import FolderOwner, folder_name
 
 PAGE: Final = "page"
@@ -33,7 +33,7 @@ class LimitsPages:
         self._decoded: dict[FolderOwner, tuple[bytes, LimitsPage]] = {}
 
     def pages(self, owners: Iterable[FolderOwner]) -> dict[FolderOwner, LimitsPage]:
-        """Of those that have one; a bad one is logged once, and is none."""
+        """Of those that have one; a bad one is logged once, and is none. Raises OSError: nothing can be read now."""
         found: dict[FolderOwner, LimitsPage] = {}
         problems: dict[FolderOwner, str] = {}
         try:
@@ -43,7 +43,11 @@ class LimitsPages:
                         found[owner] = self._page(limits, owner)
                     except FileNotFoundError:
                         continue
-                    except (OSError, limits_page.MalformedLimitsPage) as error:
+                    except limits_page.MalformedLimitsPage as error:
+                        problems[owner] = str(error)
+                    except OSError as error:
+                        if says_nothing_of_the_file(error):
+                            raise
                         problems[owner] = str(error)
         except FileNotFoundError:
             return {}

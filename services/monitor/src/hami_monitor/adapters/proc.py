@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from hami_monitor.adapters.untrusted_files import says_nothing_of_the_file
 from hami_monitor.core.container_folder import FolderOwner, FolderReading, RegionPlace
 from hami_monitor.core.process_trace import (
     ProcessKey,
@@ -32,7 +33,7 @@ _TEXT_MAX: Final = 1 << 16
 
 
 class ProcProcesses:
-    """An OwnerSource, ProcessSearch and FolderUsers."""
+    """An OwnerSource, ProcessSearch and FolderUsers. All raise OSError: nothing can be read now."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -106,7 +107,9 @@ class ProcProcesses:
         try:
             with (self._proc / str(pid) / name).open(encoding="utf-8", errors="replace", newline="\n") as lines:
                 return owner(islice(lines, _LINES_MAX))
-        except OSError:
+        except OSError as error:
+            if says_nothing_of_the_file(error):
+                raise
             return None
 
     def _read(self, pid: int, name: str) -> str:
@@ -116,5 +119,7 @@ class ProcProcesses:
                 return os.read(file, _TEXT_MAX).decode("utf-8", "replace")
             finally:
                 os.close(file)
-        except OSError:
+        except OSError as error:
+            if says_nothing_of_the_file(error):
+                raise
             return ""

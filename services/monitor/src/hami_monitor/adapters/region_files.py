@@ -16,6 +16,7 @@ from hami_monitor.adapters.untrusted_files import (
     opened,
     opened_regular,
     reader,
+    says_nothing_of_the_file,
 )
 from hami_monitor.core.container_folder import (
     ENTRY_MAX,
@@ -50,7 +51,10 @@ class RegionFiles:
         """By the last scan, but for those with very many processes."""
 
     def scan(self) -> tuple[FolderReading, ...]:
-        """In the order of the folders' names; none while the node-agent has made no folder yet."""
+        """In the order of the folders' names; none while the node-agent has made no folder yet.
+
+        Raises OSError: nothing can be read now.
+        """
         try:
             with opened(self._containers, TRUSTED_FOLDER) as containers:
                 found = tuple(_folders(containers, self._folder))
@@ -80,11 +84,11 @@ class RegionFiles:
         return FolderReading(owner=owner, file=name, inode=inode, region=decoded.region)
 
     def words(self, owners: Iterable[FolderOwner]) -> dict[RegionPlace, RegionWords]:
-        """Of those that have a readable region."""
+        """Of those that have a readable region. Raises OSError, as `scan`."""
         return dict(self._each(owners, read_words))
 
     def slots(self, owners: Iterable[FolderOwner]) -> dict[RegionPlace, RegionSlots]:
-        """Of those that have a readable region."""
+        """Of those that have a readable region. Raises OSError, as `scan`."""
         return dict(self._each(owners, read_slots))
 
     def _each(
@@ -96,7 +100,11 @@ class RegionFiles:
                 for owner in owners:
                     try:
                         found = self._one(containers, owner, read)
-                    except (OSError, UnreadableRegionError):
+                    except UnreadableRegionError:
+                        continue
+                    except OSError as error:
+                        if says_nothing_of_the_file(error):
+                            raise
                         continue
                     if found is not None:
                         yield found
@@ -140,6 +148,8 @@ def _folders(containers: int, read: Callable[[FolderOwner, int], FolderReading])
         except NotADirectoryError:
             continue
         except OSError as error:
+            if says_nothing_of_the_file(error):
+                raise
             yield FolderReading(owner=owner, problem=f"cannot be looked into: {error.strerror}")
 
 
@@ -157,6 +167,8 @@ def _first_readable(folder: int, read: Callable[[int, ReadAt], _Read]) -> tuple[
         except UnreadableRegionError as error:
             first_problem = first_problem or f"{_shown(name)}: {error}"
         except OSError as error:
+            if says_nothing_of_the_file(error):
+                raise
             first_problem = first_problem or f"{_shown(name)}: {error.strerror}"
         else:
             return name, inode, content
