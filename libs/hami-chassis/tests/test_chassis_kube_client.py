@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import yaml
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from hami_chassis.clock import SystemClock
 from hami_chassis.errors import ChassisError, OutcomeUnknown, Permanent, Transient
 from hami_chassis.kube import (
@@ -36,10 +37,12 @@ from hami_chassis.kube.errors import decode_status, error_from_status
 from hami_chassis.kube.objects import Status, StatusCause, StatusDetails
 from hami_chassis.kube.resources import PODS, Resource
 from hami_chassis.kube.transport import Call, translate_failure
+from hami_chassis.metrics import ChassisMetrics
 from hami_sim.fake_kube import FakeKube
 from hami_sim.manual_clock import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -160,6 +163,32 @@ async def test_the_server_may_ask_for_a_pause(fake, client):
     with pytest.raises(KubeTransient) as caught:
         await client.create(PODS, {"metadata": {"name": "a"}}, namespace="ns", into=Pod)
     assert caught.value.retry_after_seconds == 7
+
+
+@pytest.mark.parametrize(
+    ("asked", "granted"),
+    [("7", 7), ("86400", 60), ("0", None), ("-5", None), ("²", None), ("9" * 5000, None), ("Wed, 21 Oct 2026", None)],
+)
+async def test_no_server_is_left_alone_for_long(asked, granted):
+    async def refuse(_request):
+        return web.Response(status=429, headers={"Retry-After": asked})
+
+    app = web.Application()
+    app.router.add_route("*", "/{rest:.*}", refuse)
+    async with TestServer(app) as server:
+        settings = KubeSettings(kubeconfig=str(server.make_url("")))
+        client = await KubeClient.connect(settings, metrics=ChassisMetrics(CollectorRegistry()), clock=SystemClock())
+        with pytest.raises(KubeTransient) as caught:
+            await client.get(PODS, "a", namespace="ns", into=Pod)
+        await client.close()
+    assert caught.value.retry_after_seconds == granted
+
+
+@pytest.mark.parametrize(("asked", "granted"), [(7, 7), (86400, 60), (0, None), (-5, None), (10**400, 60)])
+def test_no_status_asks_for_a_long_pause(asked, granted):
+    status = Status(code=503, details=StatusDetails(retry_after_seconds=asked))
+    error = error_from_status(status, request="get pods a/b", is_write=False)
+    assert error.retry_after_seconds == granted
 
 
 async def test_an_answer_of_another_shape_is_undecodable(fake, client):

@@ -76,6 +76,8 @@ _BY_CODE: dict[int, type[KubePermanent]] = {
 }
 # 500 and above may come after the write has been made, 429 and 503 come before.
 _NOTHING_DONE = {408, 425, 429, 503}
+_LONGEST_PAUSE_SECONDS = 60
+"""Whatever a server, or a proxy before it, asks for: a day's pause would be an outage of its own."""
 _RESOURCE_VERSION_TOO_LARGE = "ResourceVersionTooLarge"
 
 
@@ -90,7 +92,7 @@ def decode_status(body: bytes, code: int) -> Status:
 
 
 def error_from_status(
-    status: Status, *, request: str, is_write: bool, retry_after_seconds: float | None = None
+    status: Status, *, request: str, is_write: bool, retry_after_seconds: int | None = None
 ) -> ChassisError:
     """The error for an answer that is not a success. `request` names verb and object."""
     code = status.code
@@ -107,7 +109,8 @@ def error_from_status(
         fields = tuple(cause.field for cause in status.details.causes if cause.field)
         return known(message, code=code, reason=status.reason, fields=fields)
     if code in _NOTHING_DONE or code >= 500:
-        wait = retry_after_seconds or float(status.details.retry_after_seconds) or None
+        asked = retry_after_seconds or status.details.retry_after_seconds
+        wait = float(min(asked, _LONGEST_PAUSE_SECONDS)) if asked > 0 else None
         kind = KubeUnknown if is_write and code not in _NOTHING_DONE else KubeTransient
         return kind(message, retry_after_seconds=wait)
     return KubePermanent(message, code=code, reason=status.reason)

@@ -17,6 +17,8 @@ from hami_chassis.metrics import ChassisMetrics
 _WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 # A peer that died without a word (node lost, connection tracking forgot) is noticed within half a minute.
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+_DIGITS_MAX: Final = 9
+"""Of a pause that is asked for in seconds; the header may hold a date, or anything."""
 
 
 class Call:
@@ -142,7 +144,7 @@ def _refusal(call: Call, response: aiohttp.ClientResponse, body: bytes, *, is_wr
         decode_status(body, response.status),
         request=call.text,
         is_write=is_write,
-        retry_after_seconds=float(after) if after.isdigit() else None,
+        retry_after_seconds=int(after) if after.isascii() and after.isdecimal() and len(after) <= _DIGITS_MAX else None,
     )
 
 
