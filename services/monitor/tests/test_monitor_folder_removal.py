@@ -118,6 +118,22 @@ async def test_a_pod_that_was_deleted_by_force_keeps_its_folder_while_it_runs(no
     assert not folder.exists()
 
 
+async def test_a_clock_that_is_set_forward_makes_no_folder_old(node: Node) -> None:
+    """What was not there, or was touched since, at the look before cannot be older than that look."""
+    long_there, touched = node.add("long-there"), node.add("touched", 10)
+    await node.removal.look()
+    assert not long_there.exists()
+
+    fresh = node.add("fresh", age_seconds=7200)
+    changed = time.time() - 3600
+    os.utime(touched, (changed, changed))
+    for _ in range(2):
+        await node.removal.look()
+
+    assert fresh.exists()
+    assert touched.exists()
+
+
 async def test_links_are_not_followed(node: Node, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "precious").write_bytes(b"x")
