@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
@@ -57,18 +58,21 @@ def cluster(
     run_outside_loop(started.stop())
 
 
+async def start_what_ended(cluster: LocalCluster) -> None:
+    """Returns when every service is ready."""
+    await asyncio.gather(*(cluster.start_service(service) for service in cluster.specs))
+
+
 @pytest.fixture
 async def world(cluster: LocalCluster) -> AsyncIterator[World]:
     """The cluster with everything running, seen from a namespace of the test's own."""
-    for service in cluster.specs:
-        await cluster.start_service(service)
+    await start_what_ended(cluster)
     namespace = f"e2e-{uuid.uuid4().hex[:8]}"
     await cluster.control_plane.create_namespace(namespace)
     async with cluster.client() as kube:
         found = World(cluster, kube, namespace)
         await found.until_all_ready()  # the test before may have ended one of them
         yield found
-        for service in cluster.specs:
-            await cluster.start_service(service)
+        await start_what_ended(cluster)
         await found.clear()
         await kube.delete(f"/api/v1/namespaces/{namespace}")
