@@ -193,6 +193,16 @@ def test_a_reservation_ends_by_age_unless_its_bind_is_under_way(ledger: Ledger) 
     assert used(ledger) == 0
 
 
+def test_a_clock_that_is_set_back_lengthens_no_reservation(ledger: Ledger) -> None:
+    place(ledger, pod("a", memory=8000))
+    back = NOW - timedelta(hours=3)
+
+    assert ledger.expire_old(back) == []
+    assert ledger.expire_old(back + RESERVATION_LIFETIME - timedelta(seconds=1)) == []
+    assert [found.name for found in ledger.expire_old(back + RESERVATION_LIFETIME)] == ["a"]
+    assert used(ledger) == 0
+
+
 @pytest.mark.parametrize(
     ("age_seconds", "scheduled", "adopted"),
     [

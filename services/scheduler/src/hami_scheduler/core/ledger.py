@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import hami_engine as engine
+import msgspec
 from hami_model import cards, keys, kube, quota, requests
 from hami_model.device_config import DeviceConfig
 from hami_model.ids import AllocationId, CardId
@@ -356,7 +357,14 @@ class Ledger:
         return reservation, cause
 
     def expire_old(self, now: datetime, busy: frozenset[str] = frozenset()) -> list[Reservation]:
-        """Gives back reservations that are too old; pods in `busy` (a bind is under way) are left alone."""
+        """Gives back reservations that are too old; pods in `busy` (a bind is under way) are left alone.
+
+        One from the future is of before the clock was set back, and holds its cards no longer for it: its time begins
+        anew.
+        """
+        for uid, reservation in self.reservations.items():
+            if reservation.reserved_at > now:
+                self.reservations[uid] = msgspec.structs.replace(reservation, reserved_at=now)
         old = [
             reservation
             for reservation in self.reservations.values()
