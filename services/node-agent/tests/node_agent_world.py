@@ -271,15 +271,17 @@ class World:
             await stack.enter_async_context(stand_in.running())
             if allocatable is not None:
                 await self.allocatable(allocatable)
-                # Bound late, the agent tells kubelet and the node at the same time.
-                await until(lambda: self.annotation_of_node() is not None, "the register annotation")
             yield stand_in
 
     async def allocatable(self, count: int) -> None:
+        """Returns when kubelet offers so many, and a running agent has told the node of its cards."""
         await until(
             lambda: self.node()["status"].get("allocatable", {}).get("nvidia.com/gpu") == str(count),
             f"{count} allocatable",
         )
+        if count and self.agent is not None:
+            # Bound late, an agent tells kubelet and the node at the same time.
+            await until(lambda: self.annotation_of_node() is not None, "the register annotation")
 
 
 def allocation_annotations(allocation: str, node: str = NODE, bind_time: int = 1772600767) -> dict[str, str]:
