@@ -147,6 +147,20 @@ def test_xids_are_counted_by_number_and_card_and_only_once(machine: Machine) -> 
     assert [card.xids for card in machine.read().cards] == [{31: 2, 48: 1}, {13: 1}, {}]
 
 
+def test_xids_of_an_instance_are_its_own_and_the_card_s(machine: Machine) -> None:
+    machine.python(MAKE_INSTANCE)
+    (instance,) = machine.card(2).instances
+    assert instance.gpu_instance == 1
+    for words in (("2", "43", "1"), ("2", "43", "1"), ("2", "31", "5"), ("2", "79")):
+        machine.driver("xid", *words)
+
+    card = machine.card(2)
+
+    assert card.xids == {43: 2, 31: 1, 79: 1}
+    assert card.instances[0].xids == {43: 2}, "31 was that of an instance which is not there"
+    assert machine.card(2) == card
+
+
 def test_a_card_that_fell_off_the_bus_says_so_last(machine: Machine) -> None:
     machine.read()
     machine.driver("lose", "0")

@@ -45,6 +45,7 @@ def full() -> Sample:
                 compute_instance=0,
                 memory_total_bytes=4864 * MIB,
                 memory_used_bytes=9,
+                xids={48: 1},
             ),
         ),
         "memory_controller_percent": 7,
@@ -149,6 +150,7 @@ def test_values_in_base_units(full: Sample) -> None:
     assert series["hami_card_ecc_errors_total", (*card, "corrected")] == 3
     assert series["hami_card_xids_total", (*card, "48")] == 2
     assert series["hami_mig_instance_memory_bytes", (*card, "MIG-1")] == 4864 * MIB
+    assert series["hami_mig_instance_xids_total", (*card, "MIG-1", "48")] == 1
     assert series["hami_mig_instance_info", (*card, "MIG-1", "1g.5gb", "1", "0")] == 1
     assert series["hami_card_memory_promised_bytes", (NODE, CARD_A, "0")] == 4000 * MIB
     assert series["hami_monitor_folders", ("unknown-pod",)] == 1

@@ -47,8 +47,7 @@ class NvmlHost:
             self.close()
             return HostReading(problem=f"{LIBRARY}: {error}")
         cards = [card for index in range(count) if (card := self._card(index)) is not None]
-        self._xids.take(self._ask)
-        told = tuple(msgspec.structs.replace(card, xids=self._xids.of(card.id)) for card in cards)
+        told = self._xids.counted(cards, self._ask)
         return HostReading(cards=told, failures=dict(self._ask.failures))
 
     def close(self) -> None:

@@ -151,6 +151,12 @@ INSTANCE_MEMORY: Final = MetricSpec(
 INSTANCE_MEMORY_USED: Final = MetricSpec(
     name="hami_mig_instance_memory_used_bytes", help="Memory in use on the instance.", labels=INSTANCE
 )
+INSTANCE_XIDS: Final = MetricSpec(
+    name="hami_mig_instance_xids_total",
+    kind="counter",
+    help="Of the card's errors by XID number, those that the driver attributed to the instance.",
+    labels=(*INSTANCE, "xid"),
+)
 
 # ---- ours: the monitor itself ---------------------------------------------------------------------------------------
 

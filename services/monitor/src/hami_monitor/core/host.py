@@ -36,6 +36,8 @@ class HostInstance(msgspec.Struct, frozen=True, kw_only=True):
     compute_instance: int | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
+    xids: dict[int, int] = {}
+    """Of the card's, those that the driver attributed to it."""
 
 
 class HostCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,6 +98,8 @@ def _instance(labels: tuple[str, ...], instance: HostInstance) -> Iterator[Serie
         yield catalogue.INSTANCE_MEMORY, (*labels, instance.id), instance.memory_total_bytes
     if instance.memory_used_bytes is not None:
         yield catalogue.INSTANCE_MEMORY_USED, (*labels, instance.id), instance.memory_used_bytes
+    for xid, count in sorted(instance.xids.items()):
+        yield catalogue.INSTANCE_XIDS, (*labels, instance.id, str(xid)), count
 
 
 def _processes(labels: tuple[str, ...], use: CardUse, processes: Iterable[HostProcess]) -> Iterator[Series]:
