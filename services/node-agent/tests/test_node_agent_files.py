@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import resource
@@ -171,6 +172,24 @@ async def test_a_file_without_room_is_named_and_stays_as_it_was(tmp_path: Path) 
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"hami.io-slice_u1_a.json": b"before"}
     folder.write(slice_spec(b"after"))
     assert (tmp_path / "hami.io-slice_u1_a.json").read_bytes() == b"after"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+async def test_a_specification_that_cannot_be_opened_now_is_not_taken_for_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A container that starts meanwhile would be shown its cards another way than the node has."""
+    (tmp_path / "nvidia.yaml").write_text("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: [{name: '0'}]\n")
+    folder = CdiFolder(tmp_path, [tmp_path])
+
+    def no_room(path: Path) -> bytes:
+        raise OSError(number, os.strerror(number), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", no_room)
+        with pytest.raises(OSError, match=r"nvidia\.yaml"):
+            folder.nvidia_specs()
+    assert [spec.kind for spec in folder.nvidia_specs()] == ["nvidia.com/gpu"]
 
 
 def test_what_an_agent_was_killed_in_goes_at_the_next_start(tmp_path: Path, layout: HostLayout) -> None:

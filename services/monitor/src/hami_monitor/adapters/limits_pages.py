@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from hami_chassis.log import get_logger
+from hami_chassis.no_room import says_nothing_of_the_file
 from hami_model import limits_page
 from hami_model.limits_page import LimitsPage
 
-from hami_monitor.adapters.untrusted_files import TRUSTED_FOLDER, opened, says_nothing_of_the_file
+from hami_monitor.adapters.untrusted_files import TRUSTED_FOLDER, opened
 from hami_monitor.core.container_folder import FolderOwner, folder_name
 
 PAGE: Final = "page"

@@ -12,7 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from hami_monitor.adapters.untrusted_files import says_nothing_of_the_file
+from hami_chassis.no_room import says_nothing_of_the_file
+
 from hami_monitor.core.container_folder import FolderOwner, FolderReading, RegionPlace
 from hami_monitor.core.process_trace import (
     ProcessKey,

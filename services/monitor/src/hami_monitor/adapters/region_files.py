@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from hami_chassis.no_room import says_nothing_of_the_file
+
 from hami_monitor.adapters.untrusted_files import (
     FOLDER,
     TRUSTED_FOLDER,
@@ -16,7 +18,6 @@ from hami_monitor.adapters.untrusted_files import (
     opened,
     opened_regular,
     reader,
-    says_nothing_of_the_file,
 )
 from hami_monitor.core.container_folder import (
     ENTRY_MAX,

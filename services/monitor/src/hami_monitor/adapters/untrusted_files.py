@@ -7,7 +7,6 @@ short under us costs a short read and no signal; a lease on it (which would make
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -19,13 +18,6 @@ TRUSTED_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 FOLDER: Final = TRUSTED_FOLDER | os.O_NOFOLLOW
 _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN: Final = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_OF_THE_MACHINE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-
-
-def says_nothing_of_the_file(error: OSError) -> bool:
-    """Whether the machine, or this process, has no room to open anything: what could not be read must not count as
-    absent, unreadable or unused then."""
-    return error.errno in _OF_THE_MACHINE
 
 
 class NoRegularFileError(Exception):

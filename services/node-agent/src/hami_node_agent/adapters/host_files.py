@@ -18,6 +18,7 @@ import yaml
 from hami_chassis.clock import Clock
 from hami_chassis.errors import Permanent, Transient
 from hami_chassis.log import get_logger
+from hami_chassis.no_room import says_nothing_of_the_file
 
 from hami_node_agent.core import cdi_spec
 from hami_node_agent.core.cdi_spec import ForeignSpec, OwnSpec
@@ -166,6 +167,8 @@ class CdiFolder:
         except FileNotFoundError:
             return None
         except OSError as error:  # such as a folder of that name: no other specification must suffer from it
+            if says_nothing_of_the_file(error):  # without NVIDIA's the container would be shown its cards otherwise
+                raise
             self._say(f"{path}: {error.strerror}", "cdi-spec-unreadable")
             return None
         spec: ForeignSpec | None = None
