@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +73,22 @@ async def test_a_specification_that_could_not_be_written_is_written_once_there_i
     files = find_driver_files(FoldersBelow(str(root)), str(root))
     specs = CardSpecs(folder, DeviceRules(strategies=("cdi-cri",)), MachineDevices(), files, roots=OPERATOR)
     running = asyncio.create_task(specs.run(clock))
+    folder.write_text("in its place")
 
     specs.changed(Inventory(offered=(OfferedCard(card=CARD, minor=3, numa_node=None, kubelet_ids=1),)), ())
     await clock.wait_for_sleepers()
     clock.advance(60)
     await clock.wait_for_sleepers()
-    assert not folder.exists()
-    folder.mkdir()
+    assert folder.is_file()
+    folder.unlink()
     clock.advance(60)
 
     (found,) = await until(lambda: [*folder.iterdir()], "the specification")
     assert [device["name"] for device in json.loads(found.read_text())["devices"]] == ["GPU-a"]
+    await clock.wait_for_sleepers()
+    shutil.rmtree(folder)
+    clock.advance(60)
+    await until(found.is_file, "the specification that somebody removed")
     running.cancel()
 
 

@@ -76,7 +76,7 @@ class Node:
             offered=tuple(OfferedCard(card=card, minor=0, numa_node=None, kubelet_ids=card.slots) for card in CARDS)
         )
         self.before = self._tree()
-        outcomes = _Outcomes()
+        outcomes, own = _Outcomes(), CheckpointFile(root / "state/handed-out.json")
         self.late_binding = LateBinding(
             NODE,
             NVIDIA,
@@ -84,8 +84,8 @@ class Node:
             ledger=self,  # type: ignore[arg-type]  # several ports have a `read`
             checkpoint=_Checkpoint(self._entries),
             ownership=None,
-            files=HandoverFolders(self.files, CdiFolder(root / "cdi", [root / "nvidia-cdi"])),
-            own=CheckpointFile(root / "state/handed-out.json"),
+            files=HandoverFolders(self.files, CdiFolder(root / "cdi", [root / "nvidia-cdi"]), own),
+            own=own,
             inventory=self,
             outcomes=outcomes,
             metrics=NodeAgentMetrics(CollectorRegistry()),

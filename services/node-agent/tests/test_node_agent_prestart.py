@@ -62,6 +62,7 @@ class World:
         self.there: dict[str, kube.Pod] = {}
         self.reads = 0
         self.looks = 0
+        self.is_book_missing = False
         self.api_away = False
         self.checkpoint_fault = ""
         self.save_faults = 0
@@ -111,7 +112,7 @@ class World:
 
     async def look(self, *, with_specs: bool) -> HostView:  # noqa: ARG002
         self.looks += 1
-        return HostView(state=HostState(library="/l"))
+        return HostView(state=HostState(library="/l"), is_book_missing=self.is_book_missing)
 
     async def put(self, files: ContainerFiles | None, specification: OwnSpec | None) -> None:
         if files is not None:
@@ -243,6 +244,20 @@ async def test_what_cannot_be_saved_reaches_no_container(world: World) -> None:
     await world.late_binding.pre_start(["d1"])
 
     assert world.log[:3] == ["saved", "folder u main", "specification u cdi-u"]
+
+
+async def test_a_book_that_somebody_removed_is_written_before_the_next_start(world: World) -> None:
+    world.bind(pod("u"))
+    await world.late_binding.pre_start(["d1"])
+    world.log.clear()
+
+    await world.late_binding.pre_start(["d1"])
+    assert "saved" not in world.log
+    world.is_book_missing = True
+    world.log.clear()
+    await world.late_binding.pre_start(["d1"])
+
+    assert world.log[:2] == ["saved", "folder u main"]
 
 
 async def test_hand_overs_of_one_moment_share_a_write_and_none_runs_ahead_of_it(world: World) -> None:

@@ -150,7 +150,7 @@ def _late_binding(folder: Path, settings: VendorSettings, cards: list[Card], pod
         ledger=_Ledger(pods),
         checkpoint=KubeletCheckpointFile(folder),
         ownership=None,
-        files=HandoverFolders(files, cdi),
+        files=HandoverFolders(files, cdi, own),
         own=own,
         inventory=inventory,
         outcomes=outcomes,

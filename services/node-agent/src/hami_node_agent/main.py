@@ -299,7 +299,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         disable_core_limit=options.disable_core_limit,
     )
     enforcing = Enforcing(enforcement, layout, limits, nvidia, inventory=cards, outcomes=outcomes)
-    handover_files = HandoverFolders(files, cdi)
+    handover_files = HandoverFolders(files, cdi, own)
     mig_driver = NvmlMigDriver(nvml) if is_mig else None
     mig = MigInstances(mig_driver, book, ledger=pods, is_hidden=cards.is_hidden) if mig_driver is not None else None
     showing = Showing(

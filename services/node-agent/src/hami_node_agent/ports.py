@@ -81,6 +81,8 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
 
     state: HostState
     nvidia_specs: tuple[ForeignSpec, ...] = ()
+    is_book_missing: bool = False
+    """What was handed out is written down nowhere: somebody removed our checkpoint, or nothing was handed out yet."""
 
 
 class HandoverFiles(Protocol):
@@ -123,6 +125,10 @@ class HostFiles(Protocol):
 
 
 class OwnCheckpoint(Protocol):
+    def is_missing(self) -> bool:
+        """Somebody removed it, or nothing was ever written. Blocks."""
+        ...
+
     async def write(self, book: HandedOut) -> None:
         """Raises HostFilesError (Transient)."""
         ...

@@ -10,6 +10,7 @@ from hami_chassis.errors import Permanent, Transient
 from hami_chassis.log import get_logger
 from hami_model import kube
 
+from hami_node_agent.adapters.host_files import in_thread
 from hami_node_agent.core import handed_out
 from hami_node_agent.core.backends import libraries_in_use
 from hami_node_agent.core.entitlement import is_mirror, kubelet_uid
@@ -109,7 +110,7 @@ class Collection:
 
     async def collect(self) -> None:
         """One pass. Raises Transient."""
-        if self._unsaved:
+        if self._unsaved or (self._book.uids() and await in_thread(self._own.is_missing)):
             await self._own.write(self._book)
             self._unsaved = False
         with_specs, with_folders = await self._cdi.owners(), await self._files.owners()

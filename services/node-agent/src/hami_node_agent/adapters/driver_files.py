@@ -13,6 +13,7 @@ from hami_chassis.retry import DEFAULT_BACKOFF, Retries
 
 from hami_node_agent.adapters.host_files import replace_file
 from hami_node_agent.adapters.nvml_library import LIBRARY_FOLDERS
+from hami_node_agent.adapters.safe_folders import make_readable
 from hami_node_agent.core import driver_spec
 from hami_node_agent.core.device_lists import DeviceRules, VisibleDevice
 from hami_node_agent.core.driver_spec import DriverFiles, DriverFilesMissingError, HostRoots
@@ -21,6 +22,8 @@ from hami_node_agent.core.machine_devices import MachineDevices
 
 log = get_logger("driver-files")
 
+_LOOK_SECONDS: Final = 10.0
+"""How long specifications that somebody removed may stay away."""
 _PROGRAMS: Final = (
     "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
 )  # fmt: skip
@@ -110,6 +113,7 @@ class CardSpecs:
         self._more = more
         self._wanted: tuple[VisibleDevice, ...] = ()
         self._written: tuple[VisibleDevice, ...] = ()
+        self._paths: list[Path] = []
         self._changed = asyncio.Event()
 
     def changed(self, inventory: Inventory, _changes: object) -> None:
@@ -123,12 +127,27 @@ class CardSpecs:
         """Tries again what could not be written, as on a full disk: until then containers cannot start."""
         retries = Retries(DEFAULT_BACKOFF)
         while True:
-            await self._changed.wait()
+            await self._changed_or_due(clock)
             self._changed.clear()
             retries.succeeded()
+            if any(not path.exists() for path in self._paths):
+                log.warning("cdi-spec-was-removed", folder=str(self._folder))
+                self._written = ()
+                self._write_wanted()
             while self._written != self._wanted:
                 await clock.sleep(retries.delay_after())
                 self._write_wanted()
+
+    async def _changed_or_due(self, clock: Clock) -> None:
+        if self._changed.is_set():
+            return
+        waiting = {asyncio.ensure_future(self._changed.wait()), asyncio.ensure_future(clock.sleep(_LOOK_SECONDS))}
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     def _write_wanted(self) -> bool:
         try:
@@ -143,6 +162,8 @@ class CardSpecs:
         if self._written == tuple(devices):
             return
         found = driver_spec.specifications(devices, self._rules, self._machine, self._files, self._roots)
+        self._paths = [self._folder / driver_spec.file_name(device_class) for device_class in found]
+        make_readable(self._folder)
         for device_class, content in found.items():
             path = self._folder / driver_spec.file_name(device_class)
             if _content(path) != content:

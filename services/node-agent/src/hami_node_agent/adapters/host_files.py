@@ -20,6 +20,7 @@ from hami_chassis.errors import Permanent, Transient
 from hami_chassis.log import get_logger
 from hami_chassis.no_room import says_nothing_of_the_file
 
+from hami_node_agent.adapters.safe_folders import make_readable
 from hami_node_agent.core import cdi_spec
 from hami_node_agent.core.cdi_spec import ForeignSpec, OwnSpec
 from hami_node_agent.core.handed_out import HandedOut, MalformedCheckpointError, NewerCheckpointError, decode, encode
@@ -48,11 +49,19 @@ async def in_thread(work: Callable[[], T]) -> T:
         raise HostFilesError(f"{error.filename or 'file'}: {error.strerror or error}") from error
 
 
+def entries(folder: Path) -> list[Path]:
+    """None of a folder that is not there. Raises OSError."""
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
 def _has(path: Path, content: bytes) -> bool:
     """Raises OSError."""
     try:
         return path.read_bytes() == content
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
@@ -115,8 +124,20 @@ class CdiFolder:
             raise HostFilesError(f"{pod_uid!r} and {name!r} are no UID and device name that could name a file")
         path = self._folder / file
         if not _has(path, specification.content):
+            self._make_folder()
             # Looked at before every start, so it need not outlive the machine.
             replace_file(path, specification.content, synced=False)
+
+    def _make_folder(self) -> None:
+        """Raises HostFilesError."""
+        try:
+            if make_readable(self._folder):
+                log.warning("folder-put-back", path=str(self._folder))
+        except OSError as error:
+            raise HostFilesError(
+                f"{self._folder} can be no folder of CDI specifications: {error.strerror}; make it, or remove what "
+                "lies in its place"
+            ) from error
 
     async def remove_pod(self, pod_uid: str) -> None:
         await in_thread(lambda: self._remove_pod(pod_uid))
@@ -131,7 +152,7 @@ class CdiFolder:
         return frozenset(uid for uid in found if uid is not None)
 
     def _own_files(self) -> list[Path]:
-        return [path for path in self._folder.iterdir() if cdi_spec.owner_of_file(path.name)]
+        return [path for path in entries(self._folder) if cdi_spec.owner_of_file(path.name)]
 
     def nvidia_specs(self) -> list[ForeignSpec]:
         """Raises OSError."""
@@ -184,13 +205,37 @@ class CdiFolder:
         return spec
 
 
-def _is_locked(descriptor: int) -> bool:
-    """By us, from now on."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+class _Held:
+    """A lock file: who has it locked works with its folder. One that was removed is made and locked anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def is_ours(self) -> bool:
+        """Now, if nobody else has it. Raises OSError."""
+        if not self._is_in_place():
+            self.close()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _is_in_place(self) -> bool:
+        if self._descriptor < 0:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class CheckpointFile:
@@ -199,6 +244,7 @@ class CheckpointFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._one_at_a_time = asyncio.Lock()
+        self._held: _Held | None = None
 
     async def hold(self, stack: AsyncExitStack, clock: Clock) -> None:
         """No other node-agent works with this checkpoint until the stack is closed, or the process ends.
@@ -206,15 +252,15 @@ class CheckpointFile:
         Two would each write their own book over the other's. One that is ending is waited for. Raises OSError, and
         Permanent where it does not end.
         """
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path.with_name("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
-        stack.callback(os.close, descriptor)
+        held = _Held(self._path.with_name("lock"))
+        stack.callback(held.close)
         give_up_at = clock.monotonic() + _OTHER_ENDS_SECONDS
-        while not _is_locked(descriptor):
+        while not held.is_ours():
             if clock.monotonic() > give_up_at:
                 raise Permanent(f"{self._path.parent}: another node-agent works with this folder; end it first")
             log.info("waiting-for-the-other-node-agent-s-end", path=str(self._path.parent))
             await clock.sleep(_LOCK_LOOK_SECONDS)
+        self._held = held
 
     def load(self) -> HandedOut:
         """What was handed out before. An unreadable file is kept aside, and said so.
@@ -239,7 +285,26 @@ class CheckpointFile:
                 "remove the file"
             ) from error
 
+    def is_missing(self) -> bool:
+        """Somebody removed it, or nothing was ever written."""
+        return not self._path.exists()
+
     async def write(self, book: HandedOut) -> None:
+        """Also where somebody removed the folder. Raises HostFilesError."""
         async with self._one_at_a_time:
             content = encode(book)
-            await in_thread(lambda: replace_file(self._path, content))
+            await in_thread(lambda: self._write(content))
+
+    def _write(self, content: bytes) -> None:
+        try:
+            is_new = make_readable(self._path.parent)
+        except OSError as error:
+            raise HostFilesError(
+                f"{self._path.parent} can be no folder of ours: {error.strerror}; remove what lies in its place, or "
+                "set files.state_dir"
+            ) from error
+        if is_new and self._held is not None:
+            log.warning("folder-put-back", path=str(self._path.parent))
+        if self._held is not None and not self._held.is_ours():
+            raise HostFilesError(f"{self._path.parent}: another node-agent works with this folder; end one of them")
+        replace_file(self._path, content)

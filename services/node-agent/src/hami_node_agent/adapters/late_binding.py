@@ -162,13 +162,19 @@ class LateBinding:
             self._report_change(pod, holder.container, handed)
             if init_s_turn and init_again.is_one_shot_init(pod, holder.container):
                 self._let_init_through_again(pod)
-        host = await self._files.look(with_specs=self._showing.needs_specs(pod))
+        host = await self._look(with_specs=self._showing.needs_specs(pod))
         handed = self._with_library(pod, holder, handed, host.state)
         await self._persist()
         if self._mig is not None and any(piece.placement is not None for piece in handed.slices):
             handed = await self._mig.make(holder.pod_uid, holder.container, self.save)
         await self._put(pod, holder, holder.cdi_name, handed, host)
         self._announce_first(pod, holder.pod_uid)
+
+    async def _look(self, *, with_specs: bool) -> HostView:
+        host = await self._files.look(with_specs=with_specs)
+        if host.is_book_missing:
+            self._changes += 1
+        return host
 
     def _with_library(
         self, pod: kube.Pod, holder: Holder, handed: HandedContainer, host: grant.HostState
@@ -184,10 +190,11 @@ class LateBinding:
         known = self._book.get(holder.pod_uid)
         handed = known.containers.get(holder.container) if known is not None else None
         if pod is not None and handed is not None:
-            host = await self._files.look(with_specs=False)
+            host = await self._look(with_specs=False)
+            await self._persist()
+            state = grant.HostState(library=handed.library or host.state.library, has_license=host.state.has_license)
             container = pod.all_containers[handed.position]
-            given = self._enforcing.grant(pod, holder.pod_uid, container, handed, host.state)
-            await self._files.put(given.files, None)
+            await self._files.put(self._enforcing.grant(pod, holder.pod_uid, container, handed, state).files, None)
 
     async def refresh(self, pod: kube.Pod) -> None:
         """After a start: containers of the pod see what this agent's settings say of their limits. Raises Transient."""

@@ -51,13 +51,14 @@ class LimitsFile:
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            size = os.fstat(descriptor).st_size
-            if size != layout.PAGE_BYTES:
-                raise MalformedLimitsPage(f"it has {size} bytes, not {layout.PAGE_BYTES}")
+            status = os.fstat(descriptor)
+            if status.st_size != layout.PAGE_BYTES:
+                raise MalformedLimitsPage(f"it has {status.st_size} bytes, not {layout.PAGE_BYTES}")
             self._memory = mmap.mmap(descriptor, layout.PAGE_BYTES)
         finally:
             os.close(descriptor)
         self._path = path
+        self._identity = status.st_dev, status.st_ino
         self._one_at_a_time = threading.Lock()
 
     @classmethod
@@ -85,6 +86,14 @@ class LimitsFile:
                 raise OtherContainerError(f"{self._path}: another region file or other cards need a page of their own")
             _store_words(self._memory, sequence | 1, wanted)
             return True
+
+    def is_in_place(self) -> bool:
+        """Whether its path still leads to it: who was started with it keeps it all the same."""
+        try:
+            status = self._path.lstat()
+        except FileNotFoundError:
+            return False
+        return (status.st_dev, status.st_ino) == self._identity
 
     def close(self) -> None:
         self._memory.close()

@@ -10,7 +10,7 @@ from hami_chassis.log import get_logger
 from hami_chassis.untrusted_folders import remove_tree
 from hami_model.limits_page import MalformedLimitsPage, layout
 
-from hami_node_agent.adapters.host_files import HostFilesError
+from hami_node_agent.adapters.host_files import HostFilesError, entries
 from hami_node_agent.adapters.limits_file import LimitsFile, OtherContainerError
 from hami_node_agent.core.grant import ContainerFiles
 
@@ -40,6 +40,7 @@ class LimitsPages:
         path = self._path(files)
         with self._one_at_a_time:
             try:
+                self._drop_if_removed(path)
                 try:
                     self._of(path).change(files.page)
                 except (FileNotFoundError, MalformedLimitsPage, OtherContainerError) as error:
@@ -77,6 +78,13 @@ class LimitsPages:
             self._open[name] = LimitsFile(path)
         return self._open[name]
 
+    def _drop_if_removed(self, path: Path) -> None:
+        """A page that somebody removed holds those that have it mapped, and nobody who starts."""
+        page = self._open.get(path.parent.name)
+        if page is not None and not page.is_in_place():
+            log.warning("limits-page-was-removed", path=str(path))
+            self._open.pop(path.parent.name).close()
+
     def _keep(self, path: Path, page: LimitsFile) -> None:
         before = self._open.pop(path.parent.name, None)
         if before is not None:
@@ -84,7 +92,7 @@ class LimitsPages:
         self._open[path.parent.name] = page
 
     def folders(self) -> list[Path]:
-        return [path for path in self._limits.iterdir() if "_" in path.name]
+        return [path for path in entries(self._limits) if "_" in path.name]
 
     def remove_pod(self, pod_uid: str) -> None:
         with self._one_at_a_time:

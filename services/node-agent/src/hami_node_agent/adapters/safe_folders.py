@@ -20,27 +20,47 @@ _FILE: Final = 0o644
 _SHARED: Final = 0o777
 
 
-def make_private(path: Path) -> None:
+def make_private(path: Path) -> bool:
     """A folder of ours that nobody else can pass through; containers see what is inside by mounts of their own.
 
-    Raises OSError.
+    Whether it was not there. Raises OSError.
     """
+    if _is_ours(path, _PRIVATE):
+        return False
+    was_there = os.path.lexists(path)
     path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+    _own(path, _PRIVATE)
+    return not was_there
+
+
+def make_readable(path: Path) -> bool:
+    """A folder that everybody may read; one that is there stays as it is. Whether it was not there. Raises OSError."""
+    if path.is_dir():
+        return False
+    path.mkdir(parents=True)
+    _own(path, _SHOWN)
+    return True
+
+
+def _is_ours(path: Path, mode: int) -> bool:
+    with suppress(FileNotFoundError):
+        status = path.lstat()
+        return stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == mode and status.st_uid == os.geteuid()
+    return False
+
+
+def _own(path: Path, mode: int) -> None:
     with opened(path) as folder:
-        os.fchmod(folder, _PRIVATE)
+        if os.fstat(folder).st_uid != os.geteuid():
+            os.fchown(folder, os.geteuid(), os.getegid())
+        os.fchmod(folder, mode)
 
 
 def make_shared(path: Path) -> None:
     """A folder in which containers of all users work together, below one where anybody may plant something. Raises
     OSError."""
-    with suppress(FileNotFoundError):
-        present = path.lstat()
-        if (
-            stat.S_ISDIR(present.st_mode)
-            and stat.S_IMODE(present.st_mode) == _SHARED
-            and present.st_uid == os.geteuid()
-        ):
-            return
+    if _is_ours(path, _SHARED):
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     with opened(path.parent.resolve()) as above:
         status = status_of(above, path.name)

@@ -273,6 +273,7 @@ def _preload(promised: Promise, node: NodeTerms) -> Grant:
             pod_uid=promised.pod_uid,
             container=container.name,
             page=page,
+            library=node.host.library,
             owner=_owner(container.security_context, promised.pod_security),
         ),
     )

@@ -101,6 +101,8 @@ class ContainerFiles(msgspec.Struct, frozen=True, kw_only=True):
     pod_uid: str
     container: str
     page: LimitsPage
+    library: str = ""
+    """File of the host that is mounted as its library."""
     owner: tuple[int, int] | None = None
     """User and group of the container's processes, where the specification names the user."""
 
