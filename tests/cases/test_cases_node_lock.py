@@ -15,6 +15,7 @@ import structlog
 from case_placing import Placing, placing
 from hami_model import go_time, keys
 from hami_sim.fake_kube import FakeKube
+from hami_sim.fake_kube.faults import EVERY
 from scheduler_builders import node
 from scheduler_service import eventually, settings_for
 
@@ -128,6 +129,23 @@ async def test_a_pod_does_not_free_the_lock_of_a_pod_of_a_similar_name(fake_kube
         await placed.filter("abc")
         assert "contention" in await placed.bind("abc")
         assert lock_of(fake_kube) == held
+
+
+async def test_a_node_that_is_another_at_every_try_is_given_up_in_time(fake_kube: FakeKube) -> None:
+    async with locking(fake_kube) as placed:
+        await placed.filter("a")
+        fake_kube.fail("patch", "nodes", 409, reason="Conflict", times=EVERY)
+        assert "changed at every try" in await placed.bind("a")
+        fake_kube.clear_faults()
+        assert lock_of(fake_kube) is None
+
+
+async def test_a_race_for_a_node_is_run_again_at_once(fake_kube: FakeKube) -> None:
+    async with locking(fake_kube) as placed:
+        await placed.filter("a")
+        fake_kube.fail("patch", "nodes", 409, reason="Conflict", times=3)
+        assert await placed.bind("a") == ""
+        assert str(lock_of(fake_kube)).endswith(",default,a")
 
 
 @pytest.mark.case("LCK-05")

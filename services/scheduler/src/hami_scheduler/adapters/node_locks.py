@@ -15,6 +15,7 @@ from hami_chassis.errors import Transient
 from hami_chassis.kube import Conflict, KubeClient, NotFound
 from hami_chassis.kube.resources import NODES, PODS
 from hami_chassis.log import get_logger
+from hami_chassis.retry import DEFAULT_BACKOFF, Retries
 from hami_model import keys, kube, node_lock
 from hami_model.errors import MalformedAnnotation
 from hami_model.node_lock import Decision, OwnerView, PodName, Step, Why
@@ -25,12 +26,14 @@ from hami_scheduler.core.ledger import Ledger
 log = get_logger("node-lock")
 
 _LOOK_SECONDS = 1.0  # some reasons to take a lock come by the clock alone
+_RACES_AT_ONCE = 3
+"""Somebody changed the node between look and write so often, and it is looked at anew at once; then with pauses."""
 _RELEASE_TRIES = 5
 _UNREADABLE = frozenset({Why.MALFORMED, Why.FROM_THE_FUTURE})
 
 
 class LockNotTakenError(Exception):
-    """The lock could not be had. `timed_out`: somebody else held it all the time."""
+    """The lock could not be had. `timed_out`: somebody else held it all the time, or changed the node at every try."""
 
     def __init__(self, message: str, *, timed_out: bool) -> None:
         super().__init__(message)
@@ -41,6 +44,8 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision
     value: str | None = None
     """The requester's lock as it stands now."""
+    raced: bool = False
+    """It was to be taken, and the node was another by then."""
 
 
 class NodeLocks:
@@ -62,6 +67,7 @@ class NodeLocks:
         changed = asyncio.Event()
         self._waiters.setdefault(node_name, set()).add(changed)
         node = self._ledger.node(node_name)
+        races = Retries(DEFAULT_BACKOFF)
         try:
             if node is not None and (taken := await self._try(node, requester)).value is not None:
                 return taken.value
@@ -70,7 +76,10 @@ class NodeLocks:
                 taken = await self._try(await self._read(node_name), requester)
                 if taken.value is not None:
                     return taken.value
-                await self._wait(changed, deadline, node_name, taken.decision)
+                if taken.raced:
+                    await self._pause(races, deadline, node_name)
+                else:
+                    await self._wait(changed, deadline, node_name, taken.decision)
         finally:
             waiters = self._waiters[node_name]
             waiters.discard(changed)
@@ -78,7 +87,7 @@ class NodeLocks:
                 del self._waiters[node_name]
 
     async def _try(self, node: kube.Node, requester: PodName) -> _Look:
-        """One look: takes the lock where that is due. A lost race is judged anew."""
+        """One look: takes the lock where that is due."""
         value = node.annotations.get(keys.NODE_LOCK)
         owner_name = _owner_of(value)
         owner = await self._owner(owner_name) if owner_name is not None and owner_name != requester else None
@@ -103,7 +112,7 @@ class NodeLocks:
                 NODES, node.name, {keys.NODE_LOCK: ours}, resource_version=node.metadata.resource_version
             )
         except Conflict:
-            return await self._try(await self._read(node.name), requester)
+            return _Look(decision=decision, raced=True)
         if value is not None:
             say = log.warning if decision.why in _UNREADABLE else log.info
             say("lock-taken-over", node=node.name, why=decision.why, previous=value[:200])
@@ -124,6 +133,19 @@ class NodeLocks:
         finally:
             look.cancel()
             news.cancel()
+
+    async def _pause(self, races: Retries, deadline: float, node_name: str) -> None:
+        """A lost race is judged anew; a server that refuses every write must not be asked without end."""
+        pause = races.delay_after()
+        if races.failures <= _RACES_AT_ONCE:
+            return
+        left = deadline - self._clock.monotonic()
+        if left <= 0:
+            raise LockNotTakenError(
+                f"node {node_name}: its lock could not be written in time, since the node was changed at every try",
+                timed_out=True,
+            )
+        await self._clock.sleep(min(left, pause))
 
     async def _read(self, node_name: str) -> kube.Node:
         try:
