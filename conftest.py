@@ -7,13 +7,13 @@ from hypothesis import HealthCheck
 pytest_plugins = ["hami_sim.testing"]
 
 # Whether they pass must not depend on the machine's speed, so no deadline and no check of health that goes by time or
-# by luck. The usual examples are the same in every run; those of `make test-long` are new ones each time.
+# by luck. The usual examples are the same in every run; those of `make test-long` are new ones each time, and many.
 _STEADY = {
     "deadline": None,
     "print_blob": True,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 }
-hypothesis.settings.register_profile("usual", derandomize=True, **_STEADY)
+hypothesis.settings.register_profile("usual", derandomize=True, max_examples=50, **_STEADY)
 hypothesis.settings.load_profile("usual")
 hypothesis.settings.register_profile("long", derandomize=False, max_examples=3000, **_STEADY)
 """For `make test-long`: --hypothesis-profile=long."""
