@@ -11,8 +11,8 @@ from pathlib import Path
 
 from hami_sim.debian_packages import PackageUnavailableError, install_missing
 
-START_SECONDS = 60.0
-STOP_SECONDS = 60.0
+START_SECONDS = 300.0
+STOP_SECONDS = 180.0
 POLL_SECONDS = 0.5
 LOG_LINES = 10
 PACKAGES = {"docker": "docker.io", "dockerd": "docker.io", "mmdebstrap": "mmdebstrap"}

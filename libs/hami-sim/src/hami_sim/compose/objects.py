@@ -13,7 +13,7 @@ from hami_sim.controlplane.credentials import Credentials
 from hami_sim.controlplane.layout import StateLayout
 from hami_sim.controlplane.rest import tls_context
 
-READY_SECONDS = 60.0
+READY_SECONDS = 600.0
 TOKEN_SECONDS = 30 * 24 * 3600
 
 
