@@ -55,9 +55,10 @@ class TestWithoutACluster:
         status, said = hami_sim("delete", f"--state={tmp_path}", *arguments)
         assert (status, "-f FILE" in said) == (2, True)
 
-    def test_variables_have_names(self, tmp_path):
-        status, said = hami_sim("run", f"--state={tmp_path}", "--env", "novalue", "--", "true")
-        assert (status, "NAME=VALUE" in said) == (2, True)
+    @pytest.mark.parametrize(("option", "form"), [("--env", "NAME=VALUE"), ("--annotation", "KEY=VALUE")])
+    def test_values_have_names(self, tmp_path, option, form):
+        status, said = hami_sim("run", f"--state={tmp_path}", option, "novalue", "--", "true")
+        assert (status, form in said) == (2, True)
 
 
 class TestWorkloadPod:
@@ -86,6 +87,11 @@ class TestWorkloadPod:
     def test_pod(self):
         (main,) = workload_pod("p", ["a", "b"], Slice(cards=1), {"K": "v"})["spec"]["containers"]
         assert (main["command"], main["env"]) == (["a", "b"], [{"name": "K", "value": "v"}])
+
+    def test_annotations_are_the_pod_s(self):
+        key = "hami.io/gpu-scheduler-policy"
+        assert workload_pod("p", ["a"], Slice(), {}, {key: "spread"})["metadata"]["annotations"] == {key: "spread"}
+        assert "annotations" not in workload_pod("p", ["a"], Slice(), {})["metadata"]
 
 
 def seen(event: events.Event) -> SeenEvent:

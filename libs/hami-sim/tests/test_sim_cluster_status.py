@@ -18,6 +18,7 @@ from hami_sim.cluster.artefacts import EXAMPLES
 from hami_sim.cluster.cards_arrived import first_missing
 from hami_sim.cluster.driver_description import card_ids
 from hami_sim.cluster.ledger_view import cards_of_node, node_status, pod_status
+from hami_sim.cluster.node_problems import not_offered, why_unhealthy
 from hami_sim.cluster.profile import node_plans, uniform_profile
 from hami_sim.cluster.samples import EXPECTED_LABEL, expected_count, missing_in
 from hami_sim.cluster.status import ClusterStatus, ServiceStatus
@@ -107,6 +108,42 @@ class TestNodes:
         found = node_status(node(card(0)), os_image)
         assert (found.name, found.ready, found.slots_allocatable) == ("n1", True, 20)
         assert (found.handoff, found.container_mode) == ("late-binding", mode)
+
+
+class TestReasons:
+    """What node-agents told, as Events of their nodes."""
+
+    EVENTS = (
+        {"reason": "CardNotOffered", "message": "card GPU-9 is not offered: x", "involvedObject": {"name": "n1"}},
+        {"reason": "CardNotOffered", "message": "card GPU-0 is not offered: past", "involvedObject": {"name": "n1"}},
+        {"reason": "CardNotOffered", "message": "card GPU-8 is not offered: y", "involvedObject": {"name": "n2"}},
+        {"reason": "Rebooted", "message": "Node n1 has been rebooted", "involvedObject": {"name": "n1"}},
+        *(
+            {"reason": "CardUnhealthy", "message": f"card GPU-0 is unhealthy: {why}", "involvedObject": {"name": "n1"},
+             "lastTimestamp": f"2026-11-29T12:{minute}:00Z"}
+            for why, minute in (("now", 30), ("before", 10))
+        ),
+    )  # fmt: skip
+
+    def test_cards_that_are_not_offered(self):
+        cards = cards_of_node(node(card(0)), [], UsageSamples(slices={}, cards={}))
+        offered = [msgspec.structs.replace(found, id="GPU-0") for found in cards]
+        assert not_offered(self.EVENTS, "n1", offered) == ("card GPU-9 is not offered: x",)
+        assert not_offered(self.EVENTS, "n2", offered) == ("card GPU-8 is not offered: y",)
+
+    def test_the_newest_reason_counts(self):
+        (found,) = cards_of_node(node(card(0, healthy=False)), [], UsageSamples(slices={}, cards={}))
+        assert why_unhealthy(self.EVENTS, msgspec.structs.replace(found, id="GPU-0")) == "now"
+        assert why_unhealthy(self.EVENTS, msgspec.structs.replace(found, id="GPU-7")) == ""
+
+    def test_both_are_shown(self):
+        status = whole_status()
+        (found, *_) = status.cards
+        broken = msgspec.structs.replace(found, healthy=False, problem="xid (XID 79)")
+        told = msgspec.structs.replace(status.nodes[0], not_offered=("card GPU-9 is not offered: x",))
+        shown = render(msgspec.structs.replace(status, cards=(broken,), nodes=(told,)))
+        assert "unhealthy: xid (XID 79)" in shown
+        assert "card GPU-9 is not offered: x" in shown
 
 
 class TestPods:

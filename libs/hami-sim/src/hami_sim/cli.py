@@ -31,7 +31,7 @@ from hami_sim.cluster.observe import observe
 from hami_sim.cluster.run_pod import run_pod
 from hami_sim.cluster.samples import apply_samples
 from hami_sim.cluster.services import program
-from hami_sim.cluster.tables import next_steps, render
+from hami_sim.cluster.tables import next_steps, programs_folder, render
 from hami_sim.cluster.workload_pod import Slice, workload_pod
 from hami_sim.controlplane import ApiError, ControlPlaneError
 from hami_sim.nats_server import NatsServerUnavailableError
@@ -58,13 +58,6 @@ EXPECTED_ERRORS = (
     TraceError,
     aiohttp.ClientError,
 )
-
-
-def _programs_folder() -> str:
-    """Where our commands lie, as short as the shell understands it from here."""
-    folder = Path(sys.executable).parent
-    here = Path.cwd()
-    return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)
 
 
 app = typer.Typer(
@@ -105,7 +98,7 @@ def up(
         print(render(await observe(cluster)))
         print()
         kubectl = str(cluster.control_plane.binaries.kubectl)
-        programs = _programs_folder()
+        programs = programs_folder()
         print(next_steps(str(state), str(cluster.kubeconfig), kubectl, cluster.nats_url, programs, samples=samples))
 
     _run(work())
@@ -249,18 +242,22 @@ def run(
     mem_percent: Annotated[int | None, typer.Option(help="Percent of each card's memory.", min=1, max=100)] = None,
     cores: Annotated[int | None, typer.Option(help="Percent of each card's compute.", min=0, max=100)] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Variable of the container.")] = None,
+    annotation: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Annotation of the pod.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the pod.")] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Fail when it takes longer.", min=0)] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the pod there when it is over.")] = False,
     state: State = DEFAULT_STATE,
     namespace: Namespace = "default",
 ) -> None:
     """Run one command in a pod with a slice; its output is shown, its exit code returned."""
     asked = Slice(cards=cards, memory_mib=mem_mib, memory_percent=mem_percent, cores_percent=cores)
-    variables = dict(_variable(text) for text in env or ())
-    pod = workload_pod(name or f"run-{uuid.uuid4().hex[:8]}", command, asked, variables)
+    variables = dict(_pair("--env", "NAME", text) for text in env or ())
+    annotations = dict(_pair("--annotation", "KEY", text) for text in annotation or ())
+    pod = workload_pod(name or f"run-{uuid.uuid4().hex[:8]}", command, asked, variables, annotations)
 
     async def work() -> int:
-        return await run_pod(LocalCluster.attach(state), pod, namespace, say=_say, keep=keep)
+        cluster = LocalCluster.attach(state)
+        return await run_pod(cluster, pod, namespace, say=_say, keep=keep, timeout_seconds=timeout)
 
     raise typer.Exit(_run(work()))
 
@@ -349,10 +346,10 @@ def _instead(find_command: Callable[[], list[str]]) -> NoReturn:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _variable(text: str) -> tuple[str, str]:
+def _pair(option: str, word: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        _wrong_use(f"--env {text}: write NAME=VALUE")
+        _wrong_use(f"{option} {text}: write {word}=VALUE")
     return name, value
 
 

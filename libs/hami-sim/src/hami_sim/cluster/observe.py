@@ -10,8 +10,9 @@ from hami_model import kube
 
 from hami_sim.cluster.ledger_view import cards_of_node, node_status, pod_status
 from hami_sim.cluster.local_cluster import LocalCluster
+from hami_sim.cluster.node_problems import not_offered, why_unhealthy
 from hami_sim.cluster.service_spec import ServiceSpec
-from hami_sim.cluster.status import ClusterStatus, ServiceState, ServiceStatus
+from hami_sim.cluster.status import CardStatus, ClusterStatus, ServiceState, ServiceStatus
 from hami_sim.cluster.usage_samples import UsageSamples, UsageUnknownError, latest_samples
 from hami_sim.controlplane import ApiError, RestClient
 from hami_sim.controlplane.rest import JsonObject
@@ -25,9 +26,9 @@ async def observe(cluster: LocalCluster) -> ClusterStatus:
     services = await _services(cluster)
     try:
         async with cluster.client() as client:
-            raw_nodes, pods = await asyncio.gather(_nodes(client), _pods(client))
+            raw_nodes, pods, events = await asyncio.gather(_nodes(client), _pods(client), _node_events(client))
     except (ApiError, aiohttp.ClientError, TimeoutError):
-        raw_nodes, pods = [], []
+        raw_nodes, pods, events = [], [], []
     nodes = [msgspec.convert(raw, kube.Node) for raw in raw_nodes]
     samples = NO_SAMPLES
     usage_known = True
@@ -35,7 +36,7 @@ async def observe(cluster: LocalCluster) -> ClusterStatus:
         samples = await latest_samples(cluster.nats_url)
     except UsageUnknownError:
         usage_known = False
-    cards = [card for node in nodes for card in cards_of_node(node, pods, samples)]
+    cards = {node.name: _with_reasons(cards_of_node(node, pods, samples), events) for node in nodes}
     return ClusterStatus(
         state_directory=str(cluster.layout.root),
         kubeconfig=str(cluster.kubeconfig),
@@ -44,8 +45,13 @@ async def observe(cluster: LocalCluster) -> ClusterStatus:
         running=all(service.state == "ready" for service in services),
         usage_known=usage_known,
         services=tuple(services),
-        nodes=tuple(node_status(node, _os_image(raw)) for node, raw in zip(nodes, raw_nodes, strict=True)),
-        cards=tuple(cards),
+        nodes=tuple(
+            msgspec.structs.replace(
+                node_status(node, _os_image(raw)), not_offered=not_offered(events, node.name, cards[node.name])
+            )
+            for node, raw in zip(nodes, raw_nodes, strict=True)
+        ),
+        cards=tuple(card for found in cards.values() for card in found),
         pods=tuple(pod_status(pod, samples) for pod in sorted(pods, key=lambda pod: pod.key)),
     )
 
@@ -89,6 +95,17 @@ async def _service(cluster: LocalCluster, spec: ServiceSpec, client: RestClient)
 async def _nodes(client: RestClient) -> list[JsonObject]:
     items: list[JsonObject] = (await client.get("/api/v1/nodes"))["items"]
     return sorted(items, key=lambda node: str(node["metadata"]["name"]))
+
+
+async def _node_events(client: RestClient) -> list[JsonObject]:
+    items: list[JsonObject] = (await client.get("/api/v1/events", fieldSelector="involvedObject.kind=Node"))["items"]
+    return items
+
+
+def _with_reasons(cards: list[CardStatus], events: list[JsonObject]) -> list[CardStatus]:
+    return [
+        card if card.healthy else msgspec.structs.replace(card, problem=why_unhealthy(events, card)) for card in cards
+    ]
 
 
 async def _pods(client: RestClient) -> list[kube.Pod]:

@@ -16,11 +16,17 @@ JsonObject = dict[str, Any]
 
 
 async def run_pod(
-    cluster: LocalCluster, pod: JsonObject, namespace: str, *, say: Callable[[str], None], keep: bool = False
+    cluster: LocalCluster,
+    pod: JsonObject,
+    namespace: str,
+    *,
+    say: Callable[[str], None],
+    keep: bool = False,
+    timeout_seconds: float | None = None,
 ) -> int:
     """The exit code of its container. Its output goes to this process's standard output.
 
-    Raises ClusterError when the pod is refused or ends without its container having run.
+    Raises ClusterError when the pod is refused, ends without its container having run, or is not over in time.
     """
     async with cluster.client() as client:
         path = f"/api/v1/namespaces/{namespace}/pods"
@@ -30,9 +36,12 @@ async def run_pod(
             raise ClusterError(error.message) from error
         own = f"{path}/{created['metadata']['name']}"
         try:
-            await _until_started(client, own, say)
-            await _stream_output(cluster, namespace, created["metadata"]["name"])
-            return await _exit_code(client, own)
+            async with asyncio.timeout(timeout_seconds):
+                await _until_started(client, own, say)
+                await _stream_output(cluster, namespace, created["metadata"]["name"])
+                return await _exit_code(client, own)
+        except TimeoutError as error:
+            raise ClusterError(f"{created['metadata']['name']} is not over after {timeout_seconds:g} s") from error
         finally:
             if not keep:
                 await client.delete(own, gracePeriodSeconds="1")

@@ -6,12 +6,11 @@ import os
 from collections.abc import Awaitable, Callable
 
 import aiohttp
-import msgspec
 
 from hami_sim.cluster.layout import ClusterLayout
 from hami_sim.cluster.service_spec import ServiceSpec
+from hami_sim.cluster.settings_files import put_settings
 from hami_sim.controlplane import RestClient
-from hami_sim.controlplane.layout import write_private
 from hami_sim.processes import Program, kill_program, load_program, start_program, stop_program, wait_until_ready
 
 READY_TIMEOUT_SECONDS = 300.0
@@ -41,12 +40,13 @@ class ServiceRunner:
         program = self.program(name)
         return program is not None and program.is_alive()
 
-    def launch(self, spec: ServiceSpec) -> Program:
-        """Starts it and returns at once. Raises ProgramNotStartedError."""
+    def launch(self, spec: ServiceSpec, progress: Callable[[str], None] = lambda _line: None) -> Program:
+        """Starts it and returns at once. Raises ProgramNotStartedError, ClusterError."""
         argv = list(spec.argv)
         if spec.settings is not None:
             file = self._layout.settings_file(spec.name)
-            write_private(file, msgspec.json.format(msgspec.json.encode(spec.settings)))
+            if edited := put_settings(file, spec.settings):
+                progress(f"{file}: what was edited stays: {', '.join(edited)}")
             argv += ["--config", str(file)]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(OUR_VARIABLES)}
         return start_program(

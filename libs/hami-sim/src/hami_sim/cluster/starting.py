@@ -132,7 +132,7 @@ async def _start_stage(cluster: LocalCluster, specs: Iterable[ServiceSpec], prog
         for first in range(0, len(waiting), STARTED_AT_ONCE):
             started = waiting[first : first + STARTED_AT_ONCE]
             for spec in started:
-                cluster.runner.launch(spec)
+                cluster.runner.launch(spec, progress)
             results = await asyncio.gather(
                 *(cluster.runner.wait_ready(spec, client) for spec in started), return_exceptions=True
             )

@@ -35,6 +35,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     slots_allocatable: int = 0
     """What kubelet counts of nvidia.com/gpu."""
     problem: str = ""
+    not_offered: tuple[str, ...] = ()
+    """Cards that the node has and does not offer, and why, as its node-agent told in the last hour."""
 
 
 class CardStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,8 @@ class CardStatus(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     model: str
     healthy: bool
+    problem: str = ""
+    """Why it is not healthy, as its node-agent told in the last hour."""
     slots: int
     slots_used: int
     memory_total_mib: int

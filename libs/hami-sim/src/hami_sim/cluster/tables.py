@@ -1,8 +1,10 @@
-"""The cluster's status as text for a terminal. Pure."""
+"""The cluster's status as text for a terminal."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from hami_sim.cluster.status import CardStatus, ClusterStatus, NodeStatus, PodStatus, ServiceStatus
 
@@ -17,6 +19,7 @@ def render(status: ClusterStatus) -> str:
         services_table([service for service in status.services if service.state != "ready"]),
         nodes_table(status.nodes),
         cards_table(status.cards),
+        not_offered_table(status.nodes),
         pods_table(status.pods, status.cards),
     ]
     if not status.usage_known:
@@ -65,6 +68,11 @@ def cards_table(cards: Sequence[CardStatus]) -> str:
     return _table(header, rows)
 
 
+def not_offered_table(nodes: Sequence[NodeStatus]) -> str:
+    """Empty where every card is offered."""
+    return _table(("NODE", "CARDS NOT OFFERED"), [(node.name, text) for node in nodes for text in node.not_offered])
+
+
 def pods_table(pods: Sequence[PodStatus], cards: Sequence[CardStatus]) -> str:
     """A line per container and card; pods without cards get one. Empty without pods."""
     places = {card.id: f"{card.node}/{card.index}" for card in cards}
@@ -106,7 +114,11 @@ def pods_table(pods: Sequence[PodStatus], cards: Sequence[CardStatus]) -> str:
 def _remarks(card: CardStatus) -> str:
     strangers = card.out_of_band_processes or 0
     told = () if not strangers else (f"{strangers} out-of-band process{'es' if strangers > 1 else ''}",)
-    return ", ".join((*(() if card.healthy else ("unhealthy",)), *told))
+    return ", ".join((*(() if card.healthy else (_unhealthy(card),)), *told))
+
+
+def _unhealthy(card: CardStatus) -> str:
+    return f"unhealthy: {_shortened(card.problem)}" if card.problem else "unhealthy"
 
 
 def _known(value: int | None, unit: str = "") -> str:
@@ -126,6 +138,13 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
+
+
+def programs_folder() -> str:
+    """Where our commands lie, as short as the shell understands it from here."""
+    folder = Path(sys.executable).parent
+    here = Path.cwd()
+    return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)
 
 
 def next_steps(state: str, kubeconfig: str, kubectl: str, nats: str, programs: str, *, samples: bool) -> str:

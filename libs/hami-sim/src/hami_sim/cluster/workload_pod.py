@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -35,12 +35,21 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
         return {name: str(amount) for name, amount in asked.items() if amount is not None}
 
 
-def workload_pod(name: str, command: Sequence[str], asked: Slice, environment: dict[str, str]) -> dict[str, Any]:
+def workload_pod(
+    name: str,
+    command: Sequence[str],
+    asked: Slice,
+    environment: Mapping[str, str],
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """One container that runs the command once."""
+    metadata: dict[str, Any] = {"name": name, "labels": {"app.kubernetes.io/managed-by": "hami-sim-run"}}
+    if annotations:
+        metadata["annotations"] = dict(annotations)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "hami-sim-run"}},
+        "metadata": metadata,
         "spec": {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 5,
