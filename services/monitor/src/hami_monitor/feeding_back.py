@@ -12,9 +12,10 @@ from hami_model.limits_page import LimitsPage
 from hami_monitor.core.container_folder import FolderOwner, RegionPlace
 from hami_monitor.core.feedback import Activity, Contender, Feedback, Verdict, changes, decide, released
 from hami_monitor.core.pods import MonitoredContainer, MonitoredPod, live_containers, without_impostors
-from hami_monitor.core.region_words import RegionMovedError, RegionWords, WordChange
+from hami_monitor.core.region_words import RegionWords, WordChange
 from hami_monitor.metrics import MonitorMetrics
 from hami_monitor.ports import PageSource, PodSource, WordSink, WordSource
+from hami_monitor.rounds import look_for_ever, told_if_not_written
 
 log = get_logger("feedback")
 
@@ -50,11 +51,11 @@ class FeedbackLoop:
         self.last = Feedback()
 
     async def run(self) -> None:
-        await self._pods_known.wait()
+        await self._pods_known.wait()  # before that there is nobody to let go
         try:
-            while True:
-                await self.look()
-                await self._clock.sleep(self._period_seconds)
+            await look_for_ever(
+                self.look, period_seconds=self._period_seconds, once=self._pods_known, clock=self._clock
+            )
         finally:
             self.release()
 
@@ -104,16 +105,8 @@ class FeedbackLoop:
     def _write(self, place: RegionPlace, words: RegionWords, wanted: tuple[WordChange, ...]) -> None:
         if not wanted:
             return
-        try:
+        with told_if_not_written(self._metrics, container=place.owner.container, pod_uid=place.owner.pod_uid):
             self._metrics.words_written.inc(self._sink.write(place, words.layout, wanted))
-        except RegionMovedError as error:
-            self._metrics.write_failures.labels("replaced").inc()
-            log.info("region-not-written", container=place.owner.container, pod_uid=place.owner.pod_uid, why=str(error))
-        except OSError as error:
-            self._metrics.write_failures.labels("refused").inc()
-            log.warning(
-                "region-not-written", container=place.owner.container, pod_uid=place.owner.pod_uid, why=error.strerror
-            )
 
     def _log(self, found: Feedback, held: Mapping[FolderOwner, tuple[MonitoredPod, MonitoredContainer]]) -> None:
         """What has changed."""

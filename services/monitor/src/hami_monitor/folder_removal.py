@@ -14,6 +14,7 @@ from hami_monitor.core.container_folder import FolderOwner
 from hami_monitor.core.folder_removal import UnremovableFolderError, stale
 from hami_monitor.core.pods import without_impostors
 from hami_monitor.ports import FolderStore, FolderUsers, PodList, PodSource
+from hami_monitor.rounds import look_for_ever
 
 log = get_logger("folders")
 
@@ -44,10 +45,7 @@ class FolderRemoval:
         self._told: set[FolderOwner] = set()
 
     async def run(self) -> None:
-        await self._pods_known.wait()
-        while True:
-            await self.look()
-            await self._clock.sleep(_PERIOD_SECONDS)
+        await look_for_ever(self.look, period_seconds=_PERIOD_SECONDS, once=self._pods_known, clock=self._clock)
 
     async def look(self) -> None:
         """One look. What is not certain stays until the next."""

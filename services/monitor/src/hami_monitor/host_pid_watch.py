@@ -18,9 +18,9 @@ from hami_monitor.core.container_folder import FolderOwner
 from hami_monitor.core.enforcement import owner_of_process
 from hami_monitor.core.host_pids import Candidate, Waiting, host_pid_of, waiting
 from hami_monitor.core.pods import MonitoredPod, live_containers, without_impostors
-from hami_monitor.core.region_words import RegionMovedError
 from hami_monitor.metrics import MonitorMetrics
 from hami_monitor.ports import HostPidSink, PodSource, ProcessSearch, SlotSource
+from hami_monitor.rounds import look_for_ever, told_if_not_written
 
 log = get_logger("host-pids")
 
@@ -63,10 +63,7 @@ class HostPidWatch:
         self._round_number = 0
 
     async def run(self) -> None:
-        await self._pods_known.wait()
-        while True:
-            await self.look()
-            await self._clock.sleep(self._period_seconds)
+        await look_for_ever(self.look, period_seconds=self._period_seconds, once=self._pods_known, clock=self._clock)
 
     async def look(self) -> None:
         """One round. Where the machine has no room to read, there is none."""
@@ -114,13 +111,7 @@ class HostPidWatch:
     def _tell(self, one: Waiting, host_pid: int) -> None:
         owner = one.place.owner
         who = {"pod_uid": owner.pod_uid, "container": owner.container, "pid": one.slot.pid, "host_pid": host_pid}
-        try:
+        with told_if_not_written(self._metrics, **who):
             if self._sink.write_host_pid(one.place, one.layout, one.slot, host_pid):
                 self._metrics.words_written.inc()
                 log.info("host-pid-told", **who)
-        except RegionMovedError as error:
-            self._metrics.write_failures.labels("replaced").inc()
-            log.info("region-not-written", why=str(error), **who)
-        except OSError as error:
-            self._metrics.write_failures.labels("refused").inc()
-            log.warning("region-not-written", why=error.strerror, **who)
