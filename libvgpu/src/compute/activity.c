@@ -59,11 +59,13 @@ void vgi_become_active(void) {
 
 _Atomic uint64_t vgi_noted_second;
 
+/* A last launch in the future was noted before the clock was set back: else no launch would show until it is there
+ * again. A second is the other processes' rounding. */
 void vgi_note_second(uint64_t now) {
     int64_t interval = vgi_limits.kernel_interval_seconds;
     uint64_t last = atomic_load_explicit(&vgi_region->last_kernel_time, memory_order_relaxed);
     atomic_store_explicit(&vgi_noted_second, now, memory_order_relaxed);
-    if (now > last && interval >= 0 && now - last >= (uint64_t)interval)
+    if (interval >= 0 && (now > last ? now - last >= (uint64_t)interval : last - now > 1))
         atomic_store_explicit(&vgi_region->last_kernel_time, now, memory_order_relaxed);
     vgi_sampler_tick(vgi_now_ns());
 }
