@@ -35,6 +35,8 @@ CUresult sim_require_context(CUcontext *context) {
     pthread_mutex_unlock(&sim.lock);
     if (!alive)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if ((*context)->parent != NULL)
+        *context = (*context)->parent;
     return sim_card_fault((*context)->device);
 }
 
@@ -52,6 +54,7 @@ static CUresult make_context(int device, unsigned flags, bool is_primary, CUcont
     context->device = device;
     context->flags = flags;
     context->primary = is_primary;
+    sim_reset_limits(context);
     context->next = contexts;
     contexts = context;
     sim_books_lock(sim.books);
@@ -72,7 +75,8 @@ static void unlink_context(CUcontext context) {
 /* The caller does not hold sim.lock. A primary context keeps its address for the process's life, as in CUDA. */
 static void destroy_context(CUcontext context) {
     sim_free_context_memory(context);
-    sim_uncharge(context->device, sim_card_of(context->device)->context_bytes);
+    sim_uncharge(context->device, sim_card_of(context->device)->context_bytes + context->limit_bytes);
+    sim_reset_limits(context);
     sim_books_lock(sim.books);
     sim_own_card(context->device)->contexts--;
     sim_books_unlock(sim.books);
@@ -90,7 +94,7 @@ static CUresult check_device(CUdevice device) {
     return sim_valid_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-SIM_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+CUresult sim_retain_primary(CUcontext *context, CUdevice device) {
     CUresult result = check_device(device);
     if (result != CUDA_SUCCESS)
         return result;
@@ -116,6 +120,23 @@ SIM_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     }
     pthread_mutex_unlock(&sim.lock);
     return result;
+}
+
+SIM_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    return sim_retain_primary(context, device);
+}
+
+void sim_link_context(CUcontext context) {
+    pthread_mutex_lock(&sim.lock);
+    context->next = contexts;
+    contexts = context;
+    pthread_mutex_unlock(&sim.lock);
+}
+
+void sim_unlink_context(CUcontext context) {
+    pthread_mutex_lock(&sim.lock);
+    unlink_context(context);
+    pthread_mutex_unlock(&sim.lock);
 }
 
 static CUresult drop_primary(CUdevice device, bool all) {
@@ -213,7 +234,7 @@ SIM_API CUresult cuCtxDestroy_v2(CUcontext context) {
     pthread_mutex_lock(&sim.lock);
     bool alive = context != NULL && is_alive(context);
     pthread_mutex_unlock(&sim.lock);
-    if (!alive || context->primary)
+    if (!alive || context->primary || context->parent != NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (sim_current_context() == context)
         depth--;
@@ -223,6 +244,31 @@ SIM_API CUresult cuCtxDestroy_v2(CUcontext context) {
 
 SIM_API CUresult cuCtxDestroy(CUcontext context) {
     return cuCtxDestroy_v2(context);
+}
+
+SIM_API CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
+    CUcontext current = NULL;
+    CUresult result = sim_require_context(&current);
+    if (result == CUDA_SUCCESS && (context == NULL || flags != 0))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    current->references++;
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuCtxDetach(CUcontext context) {
+    CUcontext current = NULL;
+    CUresult result = sim_require_context(&current);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (context != current || context->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (context->references == 0)
+        return cuCtxDestroy_v2(context);
+    context->references--;
+    return CUDA_SUCCESS;
 }
 
 static CUresult check_context(CUcontext context) {

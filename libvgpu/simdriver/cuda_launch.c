@@ -34,7 +34,9 @@ SIM_API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
 /* Puts the module's code on the card. */
 static CUresult load_code(CUmodule module, CUcontext context) {
     struct sim_object wanted = {.kind = SIM_MODULE, .bytes = sim_card_of(context->device)->module_bytes}, *made = NULL;
-    CUresult result = module->code == NULL ? sim_object_make(&wanted, &made) : CUDA_SUCCESS;
+    CUresult result = module->code == NULL ? sim_reserve_heap(context) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS && module->code == NULL)
+        result = sim_object_make(&wanted, &made);
     if (made != NULL)
         module->code = made;
     return result;

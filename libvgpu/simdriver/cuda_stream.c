@@ -196,13 +196,6 @@ SIM_API CUresult cuStreamDestroy(CUstream stream) {
     return cuStreamDestroy_v2(stream);
 }
 
-/* There are no green contexts, so none can be named. */
-SIM_API CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx context, unsigned int flags, int priority) {
-    (void)stream, (void)context, (void)flags, (void)priority;
-    CUresult result = sim_ready();
-    return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
-}
-
 SIM_API CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
     CUcontext current = NULL;
     CUresult result = sim_require_context(&current);

@@ -31,12 +31,18 @@ struct sim_stream_work {
     uint64_t not_before_ns;
 };
 
+#define SIM_LIMITS 3 /* stacks, output, heap */
+
 struct CUctx_st {
     uint32_t magic;
     int device; /* CUDA ordinal */
     bool primary;
-    unsigned references; /* of a primary context */
+    unsigned references; /* of a primary context, and by cuCtxAttach */
     unsigned flags;
+    size_t limits[SIM_LIMITS]; /* by CUlimit */
+    size_t limit_bytes;        /* charged for those that are larger than at the beginning */
+    bool heap_in_place;        /* it is charged then, and stays as it is */
+    CUcontext parent;          /* of a green context: the primary one, whose memory it uses */
     struct sim_stream_work default_stream;
     struct CUctx_st *next;
 };
@@ -76,6 +82,17 @@ struct sim_driver {
 };
 
 extern struct sim_driver sim;
+
+/* A new primary reference, as cuDevicePrimaryCtxRetain takes it. */
+CUresult sim_retain_primary(CUcontext *context, CUdevice device);
+
+/* Makes a context known that was not made by cuCtxCreate, and unknown again. */
+void sim_link_context(CUcontext context);
+void sim_unlink_context(CUcontext context);
+
+/* Gives a context the limits that it begins with; and puts its heap in place, for its first module with code. */
+void sim_reset_limits(CUcontext context);
+CUresult sim_reserve_heap(CUcontext context);
 
 /* CUDA_SUCCESS, or why no call can be served now. */
 CUresult sim_ready(void);

@@ -113,6 +113,12 @@ void vgi_forget_pooled(void);    /* hooks/pool.c */
 void vgi_forget_streams(void);   /* hooks/stream.c */
 void vgi_forget_graphs(void);    /* hooks/graph.c */
 
+/* hooks/context_limits.c. What a context's heap is charged and no measure of a module has met yet: drivers take it with
+ * the first module that uses it; and that one has met so much. */
+uint64_t vgi_unmet_heap(const void *context);
+void vgi_met_heap(const void *context, uint64_t bytes);
+void vgi_forget_heaps(void);
+
 /* hooks/pool_account.c. What the pools are charged with for calls that are over. */
 uint64_t vgi_pool_bytes(void);
 

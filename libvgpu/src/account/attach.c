@@ -215,6 +215,7 @@ static CUresult take_slot(const struct vgi_found_limits *found, const struct uui
     vgi_forget_allocations();
     vgi_forget_mappings();
     vgi_forget_contexts();
+    vgi_forget_heaps();
     vgi_forget_captures();
     vgi_forget_launches();
     vgi_forget_pools();

@@ -34,12 +34,15 @@ void vgi_overhead_begin(CUdevice device, enum vgi_kind kind, struct vgi_overhead
         vgi_read_usage((unsigned)overhead->card, NULL, &overhead->before);
 }
 
-static uint64_t measure(const struct vgi_overhead *overhead) {
+static uint64_t measure(const struct vgi_overhead *overhead, const void *owner) {
     static int said;
     struct vgi_usage after;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, met = 0;
     vgi_read_usage((unsigned)overhead->card, &overhead->before, &after);
-    if (!vgi_usage_growth(&overhead->before, &after, &bytes) && __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
+    bool known = vgi_usage_growth(&overhead->before, &after, &bytes, &met);
+    if (met != 0)
+        vgi_met_heap(owner, met);
+    if (!known && __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
         vgi_say(VGI_INFO, "what a context or module takes is not counted: NVML tells neither this process's use of the "
                           "card nor the card's, or other threads allocate meanwhile");
     return bytes;
@@ -48,7 +51,7 @@ static uint64_t measure(const struct vgi_overhead *overhead) {
 void vgi_overhead_end(const struct vgi_overhead *overhead, const void *handle, const void *owner, bool more) {
     if (overhead->card < 0 || handle == NULL || vgi_state() != VGI_ATTACHED)
         return;
-    uint64_t bytes = overhead->told != 0 ? overhead->told : measure(overhead);
+    uint64_t bytes = overhead->told != 0 ? overhead->told : measure(overhead, owner);
     if (bytes == 0)
         return;
     if (overhead->kind == VGI_KIND_CONTEXT && bytes > atomic_load(&context_sizes[overhead->card]))

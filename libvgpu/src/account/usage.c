@@ -106,7 +106,7 @@ void vgi_read_usage(unsigned card, const struct vgi_usage *before, struct vgi_us
     usage->quiet = quiet && is_quiet() && usage->counted_most == counted;
 }
 
-bool vgi_usage_growth(const struct vgi_usage *before, const struct vgi_usage *after, uint64_t *bytes) {
+bool vgi_usage_growth(const struct vgi_usage *before, const struct vgi_usage *after, uint64_t *bytes, uint64_t *met) {
     bool by_process = before->has_list && after->listed;
     /* Who has no context on a card may hold memory of it, and is not listed for that. */
     uint64_t listed = before->listed ? before->process_bytes : before->counted_first;
@@ -120,6 +120,8 @@ bool vgi_usage_growth(const struct vgi_usage *before, const struct vgi_usage *af
     uint64_t grown = is > was ? is - was : 0;
     uint64_t counted = after->counted_most > before->counted_first ? after->counted_most - before->counted_first : 0;
     grown = grown > counted ? grown - counted : 0;
+    *met = grown < before->expected ? grown : before->expected;
+    grown -= *met;
     *bytes = grown < MOST_GROWTH ? grown : MOST_GROWTH;
     return true;
 }

@@ -15,6 +15,7 @@ struct vgi_usage {
     uint64_t card_bytes;
     uint64_t counted_first,
         counted_most;   /* of this process on the card, by us: before the driver was asked, and since */
+    uint64_t expected;  /* charged before, and perhaps taken only now */
     bool quiet;         /* no call was under way that takes or frees memory */
     unsigned newcomers; /* processes listed now and not before: this one is among them where the driver lists it by a
                          * pid that is not known here, the host's */
@@ -29,7 +30,8 @@ void vgi_read_usage(unsigned card, const struct vgi_usage *before, struct vgi_us
 /* By how much more this process's use has grown than what was counted meanwhile; at most 2 GiB, since what others
  * allocate may be in it where the driver does not list this process, nor anyone new. False: it cannot be told. That is
  * also so where other calls are under way: they count before the driver acts, so their memory could be taken for
- * growth. Only where nothing was counted before is there nothing to mistake. */
-bool vgi_usage_growth(const struct vgi_usage *before, const struct vgi_usage *after, uint64_t *bytes);
+ * growth. Only where nothing was counted before is there nothing to mistake. `met` is how much of what was expected
+ * came with it. */
+bool vgi_usage_growth(const struct vgi_usage *before, const struct vgi_usage *after, uint64_t *bytes, uint64_t *met);
 
 #endif

@@ -10,8 +10,12 @@ static _Atomic(CUcontext) primary[VGI_MAX_DEVICES];
 /* How often retaining it began and ended: meanwhile it may have begun anew, under the same handle. */
 static _Atomic uint32_t retains_begun[VGI_MAX_DEVICES], retains_ended[VGI_MAX_DEVICES];
 
+/* Green contexts: `card` is the CUDA ordinal, `owner` the handle of the same as an ordinary context. */
+static struct vgi_map green_contexts;
+
 void vgi_forget_contexts(void) {
     vgi_overhead_forget();
+    vgi_map_reset(&green_contexts);
     for (int i = 0; i < VGI_MAX_DEVICES; i++) {
         atomic_store(&primary[i], NULL);
         atomic_store(&retains_begun[i], 0);
@@ -168,6 +172,14 @@ CREATE(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device
 CREATE(cuCtxCreate_v3,
        (CUcontext * context, CUexecAffinityParam *params, int count, unsigned int flags, CUdevice device), context,
        params, count, flags, device)
+CREATE(cuGLCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device), context, flags, device)
+CREATE(cuGLCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device), context, flags, device)
+CREATE(cuVDPAUCtxCreate,
+       (CUcontext * context, unsigned int flags, CUdevice device, uint32_t vdpDevice, void *vdpGetProcAddress), context,
+       flags, device, vdpDevice, vdpGetProcAddress)
+CREATE(cuVDPAUCtxCreate_v2,
+       (CUcontext * context, unsigned int flags, CUdevice device, uint32_t vdpDevice, void *vdpGetProcAddress), context,
+       flags, device, vdpDevice, vdpGetProcAddress)
 CREATE(cuCtxCreate_v4, (CUcontext * context, CUctxCreateParams *params, unsigned int flags, CUdevice device), context,
        params, flags, device)
 
@@ -184,3 +196,72 @@ CREATE(cuCtxCreate_v4, (CUcontext * context, CUctxCreateParams *params, unsigned
 
 DESTROY(cuCtxDestroy)
 DESTROY(cuCtxDestroy_v2)
+
+/* Ends it where nobody has attached it besides. */
+VGI_HOOK CUresult cuCtxDetach(CUcontext context) {
+    struct ending ending;
+    unsigned version = 0;
+    if (!vgi_bind_cuda())
+        return VGI_NO_DRIVER;
+    set_apart(context, &ending);
+    CUresult result = VGI_CUDA(cuCtxDetach, context);
+    bool gone = result == CUDA_SUCCESS && VGI_CUDA(cuCtxGetApiVersion, context, &version) != CUDA_SUCCESS;
+    settle_ending(&ending, gone, gone);
+    return result;
+}
+
+/* ---- green contexts: each keeps its device's primary context, whose memory theirs is ---- */
+
+/* The primary context's handle, also where the program never asked for it. It is kept alive meanwhile. */
+static CUcontext find_primary(CUdevice device) {
+    CUcontext context = primary_of(device);
+    if (context != NULL || VGI_CUDA(cuDevicePrimaryCtxRetain, &context, device) != CUDA_SUCCESS)
+        return context;
+    (void)(vgi_cuda.cuDevicePrimaryCtxRelease_v2 != NULL ? vgi_cuda.cuDevicePrimaryCtxRelease_v2(device)
+                                                         : VGI_CUDA(cuDevicePrimaryCtxRelease, device));
+    atomic_store(&primary[device], context);
+    return context;
+}
+
+VGI_HOOK CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device,
+                                   unsigned int flags) {
+    struct vgi_overhead overhead = {.card = -1};
+    CUcontext other = NULL;
+    if (!vgi_bind_cuda())
+        return VGI_NO_DRIVER;
+    if (!in_range(device))
+        return VGI_CUDA(cuGreenCtxCreate, context, resources, device, flags);
+    if (primary_is(device, false))
+        vgi_overhead_begin(device, VGI_KIND_CONTEXT, &overhead);
+    atomic_fetch_add(&retains_begun[device], 1);
+    CUresult result = VGI_CUDA(cuGreenCtxCreate, context, resources, device, flags);
+    if (result == CUDA_SUCCESS && vgi_state() == VGI_ATTACHED) {
+        vgi_overhead_end(&overhead, find_primary(device), NULL, false);
+        (void)VGI_CUDA(cuCtxFromGreenCtx, &other, *context);
+        struct vgi_entry entry = {.key = (uintptr_t)*context, .owner = (uintptr_t)other, .card = (uint32_t)device};
+        (void)vgi_map_put(&green_contexts, &entry); /* if not, what it held is given back at the process's end */
+    }
+    atomic_fetch_add(&retains_ended[device], 1);
+    return result;
+}
+
+VGI_HOOK CUresult cuGreenCtxDestroy(CUgreenCtx context) {
+    struct vgi_entry entry;
+    struct ending ending;
+    if (!vgi_bind_cuda())
+        return VGI_NO_DRIVER;
+    if (vgi_state() != VGI_ATTACHED || !vgi_map_take(&green_contexts, (uintptr_t)context, &entry))
+        return VGI_CUDA(cuGreenCtxDestroy, context);
+    CUdevice device = (CUdevice)entry.card;
+    uint32_t begun = atomic_load(&retains_begun[device]);
+    if (entry.owner != 0) {
+        vgi_map_change_owner(&vgi_allocations, entry.owner, (uintptr_t)primary_of(device));
+        vgi_overhead_change_owner(entry.owner, (uintptr_t)primary_of(device));
+    }
+    set_apart(primary_of(device), &ending);
+    CUresult result = VGI_CUDA(cuGreenCtxDestroy, context);
+    settle_release(device, &ending, begun);
+    if (result != CUDA_SUCCESS)
+        (void)vgi_map_put(&green_contexts, &entry); /* its place in the table was free a moment ago */
+    return result;
+}

@@ -12,8 +12,10 @@ struct load {
 static void begin(struct load *load) {
     CUdevice device = 0;
     *load = (struct load){.overhead.card = -1};
-    if (VGI_CUDA(cuCtxGetDevice, &device) == CUDA_SUCCESS && VGI_CUDA(cuCtxGetCurrent, &load->context) == CUDA_SUCCESS)
-        vgi_overhead_begin(device, VGI_KIND_MODULE, &load->overhead);
+    if (VGI_CUDA(cuCtxGetDevice, &device) != CUDA_SUCCESS || VGI_CUDA(cuCtxGetCurrent, &load->context) != CUDA_SUCCESS)
+        return;
+    vgi_overhead_begin(device, VGI_KIND_MODULE, &load->overhead);
+    load->overhead.before.expected = vgi_unmet_heap(load->context);
 }
 
 static CUresult end(CUresult result, const struct load *load, const void *handle, bool more) {

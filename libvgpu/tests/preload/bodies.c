@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/quota.h"
+#include "vgpu/shm_layout.h"
 
 void use_device(int device) {
     CUcontext context = NULL;
@@ -39,7 +39,7 @@ struct sandbox make_machine(const char *description) {
 void check_empty(const struct sandbox *sandbox, const char *what) {
     struct vg_region *region = sandbox_region(sandbox);
     for (unsigned card = 0; card < 2 && CHECK_THAT(region != NULL, what); card++) {
-        CHECK_EQUAL_THAT(vgi_quota_used(region, card), 0, what);
+        CHECK_EQUAL_THAT(vg_card_used(region, card), 0, what);
         CHECK_EQUAL_THAT(sandbox_books_used(sandbox, card, 0), 0, what);
     }
 }

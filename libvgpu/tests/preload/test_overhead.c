@@ -1,7 +1,10 @@
 /* What comes along with contexts and modules. */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "bodies.h"
@@ -95,11 +98,11 @@ static void body_contexts_unlisted(void) {
 
 /* NVML lists us by a pid that nobody has told us: we are who is new, whatever others take of the card meanwhile. */
 static void body_contexts_by_unknown_pid(void) {
-    struct sandbox here = {.directory = ""};
     CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
-    snprintf(here.region, sizeof here.region, "%s", getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"));
-    struct vg_region *region = sandbox_region(&here);
-    for (int i = 0; region != NULL && i < VG_MAX_SLOTS; i++)
+    int file = open(getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE"), O_RDWR | O_CLOEXEC);
+    struct vg_region *region = mmap(NULL, VG_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(region != MAP_FAILED);
+    for (int i = 0; region != MAP_FAILED && i < VG_MAX_SLOTS; i++)
         if (region->slots[i].pid == getpid())
             region->slots[i].host_pid = 1 << 30;
     sandbox_fail(NULL, "nvmlDeviceGetMemoryInfo", NVML_ERROR_NOT_SUPPORTED, 0, 0);
@@ -183,7 +186,99 @@ static void body_contexts_told(void) {
     CHECK_EQUAL(own_usage(0).total, 0);
 }
 
+/* ---- what a context sets aside for its kernels: 8 MiB of heap and 1 MiB of output are part of it ---- */
+
+static uint64_t books_of(unsigned card) {
+    struct sandbox here = {.directory = ""};
+    const char *description = getenv("HAMI_SIM_DRIVER");
+    snprintf(here.directory, sizeof here.directory, "%.*s", (int)(strrchr(description, '/') - description),
+             description);
+    return sandbox_books_used(&here, card, getpid());
+}
+
+static void check_exact(uint64_t mib, const char *what) {
+    CHECK_EQUAL_THAT(own_usage(0).total, mib * MIB, what);
+    CHECK_EQUAL_THAT(books_of(0), mib * MIB, what);
+}
+
+static void body_context_limits(void) {
+    CUcontext own = NULL, current = NULL;
+    CUmodule module = NULL;
+    size_t value = 0;
+    use_device(0);
+    CHECK_EQUAL(cuCtxGetCurrent(&current), CUDA_SUCCESS);
+    check_exact(30, "a context");
+    CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 21 * MIB), CUDA_SUCCESS);
+    check_exact(50, "output");
+    CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 11 * MIB - 7), CUDA_SUCCESS);
+    check_exact(40, "less output, rounded by the driver");
+    CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 1024), CUDA_SUCCESS);
+    check_exact(30, "less than it began with");
+    CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 72 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    check_exact(30, "refused");
+    CHECK_EQUAL(cuCtxGetLimit(&value, CU_LIMIT_PRINTF_FIFO_SIZE), CUDA_SUCCESS);
+    CHECK_EQUAL(value, 1024);
+    CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, 1ull << 40), CUDA_ERROR_NOT_SUPPORTED);
+    CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024 + 128), CUDA_SUCCESS); /* of 8 x 2048 threads */
+    check_exact(32, "stacks");
+    CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024), CUDA_SUCCESS);
+    CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 79 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 48 * MIB), CUDA_SUCCESS);
+    CHECK_EQUAL(own_usage(0).total, 70 * MIB);
+    CHECK_EQUAL(books_of(0), 30 * MIB); /* the driver takes it with the first module */
+    CHECK_EQUAL(cuModuleLoadData(&module, "image"), CUDA_SUCCESS);
+    check_exact(75, "heap and module");
+    CHECK_EQUAL(cuModuleLoadData(&module, "image"), CUDA_SUCCESS);
+    check_exact(80, "another module");
+    CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 50 * MIB), CUDA_ERROR_INVALID_VALUE);
+    check_exact(80, "the driver refused");
+    CHECK_EQUAL(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+    check_exact(0, "reset");
+    CHECK_EQUAL(cuCtxCreate_v2(&own, 0, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 31 * MIB), CUDA_SUCCESS);
+    check_exact(60, "output of a context of its own");
+    CHECK_EQUAL(cuCtxDestroy_v2(own), CUDA_SUCCESS);
+    check_exact(0, "destroyed");
+}
+
+static void body_context_kinds(void) {
+    CUcontext context = NULL, attached = NULL;
+    CUgreenCtx green[2] = {NULL};
+    CUstream stream = NULL;
+    CUdeviceptr pointer = 0;
+    CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuGLCtxCreate(&context, 0, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, MIB), CUDA_SUCCESS);
+    check_exact(31, "a context for OpenGL");
+    CHECK_EQUAL(cuCtxAttach(&attached, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuCtxDetach(attached), CUDA_SUCCESS);
+    check_exact(31, "detached once");
+    CHECK_EQUAL(cuCtxDetach(context), CUDA_SUCCESS);
+    check_exact(0, "detached");
+    CHECK_EQUAL(cuVDPAUCtxCreate_v2(&context, 0, 0, 0, NULL), CUDA_SUCCESS);
+    check_exact(30, "a context for VDPAU");
+    CHECK_EQUAL(cuCtxDestroy(context), CUDA_SUCCESS);
+    check_exact(0, "destroyed");
+    for (int i = 0; i < 2; i++)
+        CHECK_EQUAL(cuGreenCtxCreate(&green[i], NULL, 0, 1), CUDA_SUCCESS);
+    check_exact(30, "two green contexts keep the primary one");
+    CHECK_EQUAL(cuCtxFromGreenCtx(&context, green[0]), CUDA_SUCCESS);
+    CHECK_EQUAL(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 10 * MIB), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 61 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQUAL(cuGreenCtxStreamCreate(&stream, green[0], 1, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+    CHECK_EQUAL(cuGreenCtxDestroy(green[0]), CUDA_SUCCESS);
+    CHECK_EQUAL(cuGreenCtxDestroy(green[0]), CUDA_ERROR_INVALID_VALUE);
+    check_exact(40, "its memory is the primary context's");
+    CHECK_EQUAL(cuGreenCtxDestroy(green[1]), CUDA_SUCCESS);
+    check_exact(0, "which ended with the last of them");
+}
+
 static const struct body bodies[] = {
+    {"context-limits", body_context_limits},
+    {"context-kinds", body_context_kinds},
     {"contexts", body_contexts},
     {"contexts-together", body_contexts_together},
     {"contexts-unlisted", body_contexts_unlisted},
@@ -218,6 +313,8 @@ int main(int argc, char **argv) {
     check_body("contexts-by-unknown-pid", WITH_OVERHEAD, NULL);
     test_told_by_page();
     check_body("context-above-limit", "{" CARDS(", \"context_mib\": 120"), NULL);
+    check_body("context-limits", "{" CARDS(", \"context_mib\": 30, \"module_mib\": 5, \"sm_count\": 8"), NULL);
+    check_body("context-kinds", WITH_OVERHEAD, NULL);
     check_body("modules", WITH_OVERHEAD, NULL);
     check_body("modules", WITH_OVERHEAD, "CUDA_MODULE_LOADING=LAZY");
     return check_done();

@@ -43,6 +43,21 @@ typedef CUresult (*PFN_cuCtxCreate_v12050)(CUcontext *context, CUctxCreateParams
                                            CUdevice device);
 typedef CUresult (*PFN_cuCtxDestroy_v2000)(CUcontext context);
 typedef CUresult (*PFN_cuCtxDestroy_v4000)(CUcontext context);
+typedef CUresult (*PFN_cuCtxAttach_v2000)(CUcontext *context, unsigned int flags);
+typedef CUresult (*PFN_cuCtxDetach_v2000)(CUcontext context);
+typedef CUresult (*PFN_cuGLCtxCreate_v2000)(CUcontext *context, unsigned int flags, CUdevice device);
+typedef CUresult (*PFN_cuGLCtxCreate_v3020)(CUcontext *context, unsigned int flags, CUdevice device);
+/* VdpDevice and VdpGetProcAddress * by their width: VDPAU has a header of its own. */
+typedef CUresult (*PFN_cuVDPAUCtxCreate_v3010)(CUcontext *context, unsigned int flags, CUdevice device,
+                                               uint32_t vdpDevice, void *vdpGetProcAddress);
+typedef CUresult (*PFN_cuVDPAUCtxCreate_v3020)(CUcontext *context, unsigned int flags, CUdevice device,
+                                               uint32_t vdpDevice, void *vdpGetProcAddress);
+typedef CUresult (*PFN_cuGreenCtxCreate_v12040)(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device,
+                                                unsigned int flags);
+typedef CUresult (*PFN_cuGreenCtxDestroy_v12040)(CUgreenCtx context);
+typedef CUresult (*PFN_cuCtxFromGreenCtx_v12040)(CUcontext *context, CUgreenCtx greenContext);
+typedef CUresult (*PFN_cuCtxSetLimit_v3010)(CUlimit limit, size_t value);
+typedef CUresult (*PFN_cuCtxGetLimit_v3010)(size_t *value, CUlimit limit);
 typedef CUresult (*PFN_cuCtxSetCurrent_v4000)(CUcontext context);
 typedef CUresult (*PFN_cuCtxGetCurrent_v4000)(CUcontext *context);
 typedef CUresult (*PFN_cuCtxPushCurrent_v4000)(CUcontext context);

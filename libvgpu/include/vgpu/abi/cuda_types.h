@@ -73,6 +73,13 @@ typedef struct CUuuid_st {
 #    define CU_STREAM_LEGACY ((CUstream)0x1)
 #    define CU_STREAM_PER_THREAD ((CUstream)0x2)
 
+typedef enum CUlimit_enum {
+    CU_LIMIT_STACK_SIZE = 0, /* bytes of each thread */
+    CU_LIMIT_PRINTF_FIFO_SIZE = 1,
+    CU_LIMIT_MALLOC_HEAP_SIZE = 2,
+    CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH = 3
+} CUlimit;
+
 typedef enum CUdevice_attribute_enum {
     CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1,
     CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X = 2,
