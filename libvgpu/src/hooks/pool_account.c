@@ -25,16 +25,27 @@ static void end_use(struct vgi_pool *pool) {
     atomic_fetch_sub(&pool->in_use, 1);
 }
 
+static CUresult ask_driver(struct vgi_pool *pool, bool used, cuuint64_t *bytes) {
+    return pool->of_graphs
+               ? VGI_CUDA(cuDeviceGetGraphMemAttribute, pool->device,
+                          used ? CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT : CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, bytes)
+               : VGI_CUDA(cuMemPoolGetAttribute, pool->handle,
+                          used ? CU_MEMPOOL_ATTR_USED_MEM_CURRENT : CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, bytes);
+}
+
 static bool ask(struct vgi_pool *pool, bool used, uint64_t *bytes) {
+    struct vgi_aside aside;
     cuuint64_t value = 0;
+    CUresult result = CUDA_ERROR_NOT_PERMITTED;
     if (!begin_use(pool))
         return false;
-    CUresult result =
-        pool->of_graphs
-            ? VGI_CUDA(cuDeviceGetGraphMemAttribute, pool->device,
-                       used ? CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT : CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &value)
-            : VGI_CUDA(cuMemPoolGetAttribute, pool->handle,
-                       used ? CU_MEMPOOL_ATTR_USED_MEM_CURRENT : CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
+    if (!vgi_any_capture()) {
+        result = ask_driver(pool, used, &value);
+    } else {
+        if (vgi_begin_aside(&aside))
+            result = ask_driver(pool, used, &value);
+        vgi_end_aside(&aside);
+    }
     end_use(pool);
     *bytes = value;
     return result == CUDA_SUCCESS;
@@ -57,7 +68,7 @@ static uint64_t most_growth(const struct vgi_pool *pool, uint64_t bytes, uint64_
 /* How much of `bytes` the pool's unused memory covers; it is then lent to this call. */
 static uint64_t borrow(struct vgi_pool *pool, uint64_t bytes) {
     uint64_t reserved = 0, used = 0;
-    if (vgi_any_capture() || !ask(pool, false, &reserved) || !ask(pool, true, &used) || used >= reserved)
+    if (!ask(pool, false, &reserved) || !ask(pool, true, &used) || used >= reserved)
         return 0;
     pthread_mutex_lock(&pool->lock);
     uint64_t spare = reserved - used;
@@ -167,7 +178,7 @@ bool vgi_pool_settle(struct vgi_pool *pool, struct vgi_growth *growth, CUresult 
     pool->handed_out += growth->hands_out && result == CUDA_SUCCESS;
     vgi_reserve_land(&pool->reserve, &growth->call);
     pthread_mutex_unlock(&pool->lock);
-    if (vgi_any_capture() || !ask(pool, false, &reserved)) {
+    if (!ask(pool, false, &reserved)) {
         settle_unseen(pool, growth, result);
         return true;
     }
@@ -237,7 +248,7 @@ void vgi_pool_settle_destroyed(struct vgi_pool *pool, CUstream stream, bool ever
 }
 
 void vgi_pools_look(CUstream stream, bool everything) {
-    if (vgi_any_capture() || vgi_state() != VGI_ATTACHED)
+    if (vgi_state() != VGI_ATTACHED)
         return;
     for (struct vgi_pool *pool = vgi_pool_first(); pool != NULL; pool = pool->next)
         if (atomic_load(&pool->hidden))
@@ -287,7 +298,7 @@ uint64_t vgi_pool_bytes(void) {
 
 bool vgi_settle_pools(int card) {
     bool any = false;
-    for (struct vgi_pool *pool = vgi_any_capture() ? NULL : vgi_pool_first(); pool != NULL; pool = pool->next)
+    for (struct vgi_pool *pool = vgi_pool_first(); pool != NULL; pool = pool->next)
         if (holds_memory_of(pool, card)) {
             vgi_pool_look(pool);
             any = true;
@@ -296,19 +307,22 @@ bool vgi_settle_pools(int card) {
 }
 
 static void trim(struct vgi_pool *pool) {
+    struct vgi_aside aside;
     if (!begin_use(pool))
         return;
-    if (pool->of_graphs)
+    bool may = vgi_begin_aside(&aside);
+    if (may && pool->of_graphs)
         (void)vgi_graph_trim(pool->device);
-    else
+    else if (may)
         (void)VGI_CUDA(cuMemPoolTrimTo, pool->handle, 0);
+    vgi_end_aside(&aside);
     end_use(pool);
 }
 
 /* Drivers do the same when a card runs out of memory. */
 bool vgi_trim_pools(int card) {
     bool any = false;
-    for (struct vgi_pool *pool = vgi_any_capture() ? NULL : vgi_pool_first(); pool != NULL; pool = pool->next)
+    for (struct vgi_pool *pool = vgi_pool_first(); pool != NULL; pool = pool->next)
         if (holds_memory_of(pool, card)) {
             trim(pool);
             vgi_pool_look(pool);
