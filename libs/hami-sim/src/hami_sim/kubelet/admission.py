@@ -1,7 +1,7 @@
 """Admission of one pod: its devices, container by container, as kubelet asks for them."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 from hami_model.errors import MalformedError
@@ -36,13 +36,16 @@ class Admission:
         self._save = save
         self._rng = rng
 
-    async def admit(self, pod: Pod) -> Refusal | None:
-        """None when every container has its devices. Resources that no plugin ever registered are not ours."""
+    async def admit(self, pod: Pod, running: Collection[str] = ()) -> Refusal | None:
+        """None when every container has its devices. Resources that no plugin ever registered are not ours.
+
+        `running`: names of containers that run already, and have what they need whatever their plugin is at.
+        """
         reuse = Reuse()
         init_names = {container.name for container in pod.spec.init_containers}
         for container in pod.in_start_order():
             for resource, quantity in container.resources.limits.items():
-                if not self._book.knows(resource):
+                if not self._book.knows(resource) or container.name in running:
                     continue
                 try:
                     await self._give(pod, container, resource, device_count(quantity), reuse)

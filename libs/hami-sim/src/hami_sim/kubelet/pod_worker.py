@@ -78,6 +78,11 @@ class PodWorker:
         """Its devices are its own: something of it runs or will run."""
         return not self._finished or bool(self._running)
 
+    @property
+    def running(self) -> frozenset[str]:
+        """Names of its containers that run now."""
+        return frozenset(self._running)
+
     # ---- what others tell ----
 
     def begin(self) -> None:
@@ -108,7 +113,8 @@ class PodWorker:
 
     async def _live(self) -> None:
         self._find_processes()
-        if not self._finished and not self._ending.is_set() and not self._anything_started():
+        goes_on = self._anything_started() and not self._settings.admits_started_pods_anew
+        if not self._finished and not self._ending.is_set() and not goes_on:
             refusal = await self._admit(self._pod)
             if refusal:
                 self._finished = True

@@ -66,6 +66,10 @@ class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     time_scale: float = 1.0
     """Factor on kubelet's own delays: crash-loop back-off (10 s to 300 s), retry of a failed start (10 s)."""
 
+    admits_started_pods_anew: bool = False
+    """After its restart, as a real kubelet does: a pod of which a container with devices does not run just then is
+    refused for good unless the plugin has registered again. False: a pod of which any container was started goes on."""
+
     lease_duration_seconds: int = 40
     lease_renew_seconds: float = 10.0
 

@@ -222,7 +222,8 @@ class KubeletStandIn:
 
     async def _admit_now(self, pod: Pod) -> Refusal | None:
         self._book.retain_pods({other.uid for other in self._active_pods()} | {pod.uid})
-        return await self._admission.admit(pod)
+        worker = self._workers.get(pod.uid)
+        return await self._admission.admit(pod, worker.running if worker is not None else ())
 
     # ---- small things ----
 
