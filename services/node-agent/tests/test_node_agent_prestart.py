@@ -357,6 +357,33 @@ async def test_more_cards_than_limits_can_be_held_on_are_refused_for_good(world:
     assert "phase u failed" in world.log
 
 
+@pytest.mark.parametrize(
+    ("phase", "ran", "told"),
+    [
+        ("Failed", False, "failed"),
+        ("Failed", True, "success"),
+        ("Succeeded", True, "success"),
+        ("Running", True, "success"),
+        ("Pending", False, "success"),
+    ],
+)
+def test_after_a_start_a_pod_that_kubelet_rejected_is_not_told_to_have_its_cards(
+    world: World, phase: str, *, ran: bool, told: str
+) -> None:
+    found = pod("u", phase=phase)
+    if ran:
+        status = msgspec.structs.replace(found.status, container_statuses=[kube.ContainerStatus(name="main")])
+        found = msgspec.structs.replace(found, status=status)
+    handed = HandedContainer(slices=(), region_name="r.cache", position=0)
+    world.book.put("u", HandedPod(namespace="ns", name="pod-u", allocation_id="a", containers={"main": handed}))
+
+    world.late_binding.announce_again(found)
+
+    assert f"phase u {told}" in world.log
+    assert ("allocated u verified" in world.log) is (told == "success")
+    assert len(world.failed) == (told == "failed")
+
+
 async def test_a_refusal_stands_when_the_annotation_is_mended(world: World) -> None:
     world.bind(pod("u", node="n2"))
     with pytest.raises(RefusedForGoodError, match="'n2'"):

@@ -410,10 +410,18 @@ class LateBinding:
             return
         if known.state == "failed" and pod.annotations.get(keys.BIND_PHASE) != keys.BIND_PHASE_FAILED:
             self._announce_failure(pod, known.reason)
+        elif known.state == "allocated" and _was_rejected(pod):
+            if pod.annotations.get(keys.BIND_PHASE) == keys.BIND_PHASE_ALLOCATING:
+                self._announce_failure(pod, "kubelet rejected the pod before any of its containers ran")
         elif known.state == "allocated" and pod.annotations.get(keys.BIND_PHASE) == keys.BIND_PHASE_ALLOCATING:
             self._announce_success(pod)
         elif known.state == "allocated":
             self._show_instances(pod, known)
+
+
+def _was_rejected(pod: kube.Pod) -> bool:
+    """Whether kubelet did not admit it, as when the agent ended in an Allocate that had decided."""
+    return pod.status.phase == "Failed" and not (pod.status.init_container_statuses or pod.status.container_statuses)
 
 
 def new_pod(pod: kube.Pod) -> HandedPod:
