@@ -22,7 +22,8 @@ from hami_sim.controlplane import RestClient
 XID = "79"
 SAMPLES = 24
 ANSWER_SECONDS = 5.0
-POLL_SECONDS = 0.002
+POLL_SECONDS = 0.01
+"""Asking more often costs the scheduler the time that is measured."""
 LONGEST_SECONDS = 30.0
 PATCHED_KEY = "bench.hami.io/annotation"
 
@@ -53,15 +54,16 @@ async def xid_to_out_of_placement(cluster: LocalCluster, client: RestClient) -> 
             waits.append(await _broken(cluster, bus, plan, card))
     finally:
         await bus.close()
+    apart = [wait - write for wait, write in zip(waits, writes, strict=True)]
     waits.sort()
-    write = statistics.median(writes)
     return {
         "bench": "xid-to-out-of-placement",
         "cards": len(waits),
         "p50_ms": round(statistics.median(waits), 1),
         "max_ms": round(waits[-1], 1),
-        "api_write_p50_ms": round(write, 1),
-        "without_api_write_p50_ms": round(statistics.median(waits) - write, 1),
+        "api_write_p50_ms": round(statistics.median(writes), 1),
+        "without_api_write_p50_ms": round(statistics.median(apart), 1),
+        "without_api_write_max_ms": round(max(apart), 1),
     }
 
 
