@@ -15,6 +15,7 @@ from hami_model.device_config import VendorSettings
 from hami_model.ids import CardId
 from hami_model.usage import CardUsage
 
+from hami_node_agent.adapters.book_saving import BookSaving
 from hami_node_agent.adapters.device_holders import DeviceHolders
 from hami_node_agent.adapters.enforcing import Enforcing
 from hami_node_agent.adapters.mig_instances import MigInstances
@@ -83,7 +84,6 @@ class LateBinding:
             node_name, settings, ledger=ledger, checkpoint=checkpoint, ownership=ownership, metrics=metrics
         )
         self._files = files
-        self._own = own
         self._inventory = inventory
         self._outcomes = outcomes
         self._metrics = metrics
@@ -97,10 +97,7 @@ class LateBinding:
         self._running_again = RunningAgain()
         self._reported: set[tuple[str, str]] = set()
         """Containers whose changed annotation was told of."""
-        self._changes = 0
-        """Of the book, since the start."""
-        self._saved = 0
-        self._saving = asyncio.Lock()
+        self._saving = BookSaving(book, own)
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
         """Returns when the container may start. Raises Transient (kubelet asks again) or RefusedForGoodError."""
@@ -164,7 +161,7 @@ class LateBinding:
                 self._let_init_through_again(pod)
         host = await self._look(with_specs=self._showing.needs_specs(pod))
         handed = self._with_library(pod, holder, handed, host.state)
-        await self._persist()
+        await self._saving.settle()
         if self._mig is not None and any(piece.placement is not None for piece in handed.slices):
             handed = await self._mig.make(holder.pod_uid, holder.container, self.save)
         await self._put(pod, holder, holder.cdi_name, handed, host)
@@ -173,7 +170,7 @@ class LateBinding:
     async def _look(self, *, with_specs: bool) -> HostView:
         host = await self._files.look(with_specs=with_specs)
         if host.is_book_missing:
-            self._changes += 1
+            self._saving.changed()
         return host
 
     def _with_library(
@@ -182,7 +179,7 @@ class LateBinding:
         now = self._enforcing.with_library(pod.all_containers[handed.position], handed, host)
         if now is not handed:
             self._book.replace_container(holder.pod_uid, holder.container, now)
-            self._changes += 1
+            self._saving.changed()
         return now
 
     async def _files_again(self, pod: kube.Pod | None, holder: Holder) -> None:
@@ -191,7 +188,7 @@ class LateBinding:
         handed = known.containers.get(holder.container) if known is not None else None
         if pod is not None and handed is not None:
             host = await self._look(with_specs=False)
-            await self._persist()
+            await self._saving.settle()
             state = grant.HostState(library=handed.library or host.state.library, has_license=host.state.has_license)
             container = pod.all_containers[handed.position]
             await self._files.put(self._enforcing.grant(pod, holder.pod_uid, container, handed, state).files, None)
@@ -275,23 +272,14 @@ class LateBinding:
             raise RefusedForGoodError(refusal.reason)
         # From the judgement to this line nothing waits, so two pods cannot both take the last share of a card.
         self._book.add_container(holder.pod_uid, new_pod(pod), holder.container, handed)
-        self._changes += 1
+        self._saving.changed()
         self._metrics.handovers.labels("handed-over").inc()
         return handed
 
     async def save(self) -> None:
         """Saves the book after a change that somebody else made to it. Raises Transient."""
-        self._changes += 1
-        await self._persist()
-
-    async def _persist(self) -> None:
-        """What is not yet saved must not reach a container. Hand-overs of one moment share one write."""
-        wanted = self._changes
-        async with self._saving:
-            if self._saved < wanted:
-                changes = self._changes
-                await self._own.write(self._book)
-                self._saved = changes
+        self._saving.changed()
+        await self._saving.settle()
 
     async def _put(self, pod: kube.Pod, holder: Holder, cdi_name: str, handed: HandedContainer, host: HostView) -> None:
         container = next(found for found in pod.all_containers if found.name == holder.container)
@@ -370,9 +358,9 @@ class LateBinding:
         log.warning("hand-over-refused", pod=pod.key, pod_uid=uid, reason=refusal.reason)
         self._metrics.handovers.labels("failed").inc()
         self._book.fail(uid, new_pod(pod), refusal.reason)
-        self._changes += 1
+        self._saving.changed()
         self._announce_failure(pod, refusal.reason, refusal.holders)
-        await self._persist()
+        await self._saving.settle()
 
     def _announce_failure(self, pod: kube.Pod, reason: str, holders: Iterable[str] = ()) -> None:
         self._outcomes.write(pod, outcome.failure_annotations())
