@@ -238,8 +238,8 @@ async def test_the_outcome_of_the_victim_is_never_told_of_the_impostor(client: K
         enforcing=nothing, showing=nothing,
     )  # fmt: skip
 
-    late_binding.announce_again(decoded(IMPOSTOR))
+    late_binding.news.announce_again(decoded(IMPOSTOR))
     assert told.uids == []
 
-    late_binding.announce_again(decoded(VICTIM))
+    late_binding.news.announce_again(decoded(VICTIM))
     assert set(told.uids) == {"u1"}

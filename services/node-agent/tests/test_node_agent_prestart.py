@@ -377,7 +377,7 @@ def test_after_a_start_a_pod_that_kubelet_rejected_is_not_told_to_have_its_cards
     handed = HandedContainer(slices=(), region_name="r.cache", position=0)
     world.book.put("u", HandedPod(namespace="ns", name="pod-u", allocation_id="a", containers={"main": handed}))
 
-    world.late_binding.announce_again(found)
+    world.late_binding.news.announce_again(found)
 
     assert f"phase u {told}" in world.log
     assert ("allocated u verified" in world.log) is (told == "success")

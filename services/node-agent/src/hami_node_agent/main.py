@@ -362,7 +362,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
         release_mig=None if mig is None else lambda uid: mig.release(uid, late_binding.save),
     )
     page_refresh = PageRefresh(late_binding.refresh, clock)
-    subscriber.on_added += [late_binding.announce_again, page_refresh.pod_added]
+    subscriber.on_added += [late_binding.news.announce_again, page_refresh.pod_added]
     subscriber.on_seen += [release.pod_seen, collection.pod_seen]
     subscriber.on_gone += [late_binding.pod_gone, page_refresh.pod_gone, collection.pod_gone]
     offers = Offers(registration, plugin, options)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hami_chassis.errors import Transient
 from hami_chassis.log import get_logger
-from hami_model import allocations, keys, kube
+from hami_model import kube
 from hami_model.device_config import VendorSettings
 from hami_model.ids import CardId
 from hami_model.usage import CardUsage
@@ -18,6 +18,7 @@ from hami_model.usage import CardUsage
 from hami_node_agent.adapters.book_saving import BookSaving
 from hami_node_agent.adapters.device_holders import DeviceHolders
 from hami_node_agent.adapters.enforcing import Enforcing
+from hami_node_agent.adapters.handover_news import HandoverNews
 from hami_node_agent.adapters.mig_instances import MigInstances
 from hami_node_agent.adapters.showing import Showing
 from hami_node_agent.core import (
@@ -27,8 +28,6 @@ from hami_node_agent.core import (
     grant,
     handed_out,
     init_again,
-    mig_instances,
-    outcome,
 )
 from hami_node_agent.core.cdi_document import InvalidSpecificationError
 from hami_node_agent.core.cdi_spec import OwnSpec
@@ -85,18 +84,15 @@ class LateBinding:
         )
         self._files = files
         self._inventory = inventory
-        self._outcomes = outcomes
         self._metrics = metrics
         self._new_region_name = new_region_name
         self._mig = mig
         self._showing = showing
         self._enforcing = enforcing
         self._one_pod_at_a_time: dict[str, asyncio.Lock] = {}
-        self._announced: set[str] = set()
         self._claims = Claims(book, settings)
         self._running_again = RunningAgain()
-        self._reported: set[tuple[str, str]] = set()
-        """Containers whose changed annotation was told of."""
+        self.news = HandoverNews(book, self._claims, settings, ledger=ledger, outcomes=outcomes, enforcing=enforcing)
         self._saving = BookSaving(book, own)
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
@@ -139,10 +135,9 @@ class LateBinding:
     def forget(self, uid: str) -> None:
         """The pod of that UID is gone."""
         self._one_pod_at_a_time.pop(uid, None)
-        self._announced.discard(uid)
+        self.news.forget(uid)
         self._claims.forget(uid)
         self._running_again.forget(uid)
-        self._reported = {(known, container) for known, container in self._reported if known != uid}
 
     async def _hand_over(self, pod: kube.Pod, holder: Holder, device_count: int, *, init_s_turn: bool) -> None:
         known = self._book.get(holder.pod_uid)
@@ -156,7 +151,7 @@ class LateBinding:
             handed = await self._decide(pod, holder, device_count)
         else:
             self._metrics.handovers.labels("repeated").inc()
-            self._report_change(pod, holder.container, handed)
+            self.news.report_change(pod, holder.container, handed)
             if init_s_turn and init_again.is_one_shot_init(pod, holder.container):
                 self._let_init_through_again(pod)
         host = await self._look(with_specs=self._showing.needs_specs(pod))
@@ -165,7 +160,7 @@ class LateBinding:
         if self._mig is not None and any(piece.placement is not None for piece in handed.slices):
             handed = await self._mig.make(holder.pod_uid, holder.container, self.save)
         await self._put(pod, holder, holder.cdi_name, handed, host)
-        self._announce_first(pod, holder.pod_uid)
+        self.news.announce_first(pod, holder.pod_uid)
 
     async def _look(self, *, with_specs: bool) -> HostView:
         host = await self._files.look(with_specs=with_specs)
@@ -339,77 +334,13 @@ class LateBinding:
             self._wait_for_room(pod, wanted)
             self._running_again.let_through(pod)
 
-    def _report_change(self, pod: kube.Pod, container: str, handed: HandedContainer) -> None:
-        """What was handed out holds; the annotation was changed afterwards by somebody."""
-        slots = allocations.read(pod, self._settings).slots
-        now = slots[handed.position] if handed.position < len(slots) else ()
-        key = (entitlement.kubelet_uid(pod), container)
-        given = handed_out.as_slices(handed.slices, self._settings.vendor.word)
-        if set(handed_out.as_handed(now)) != set(handed_out.as_handed(given)) and key not in self._reported:
-            self._reported.add(key)
-            self._outcomes.warn(
-                pod,
-                "AllocationChanged",
-                f"container {container}: annotation {self._settings.vendor.allocated_key} was changed after the cards "
-                "were handed over; the container keeps what it was given",
-            )
-
     async def _refuse(self, pod: kube.Pod, uid: str, refusal: Refusal) -> None:
         log.warning("hand-over-refused", pod=pod.key, pod_uid=uid, reason=refusal.reason)
         self._metrics.handovers.labels("failed").inc()
         self._book.fail(uid, new_pod(pod), refusal.reason)
         self._saving.changed()
-        self._announce_failure(pod, refusal.reason, refusal.holders)
+        self.news.announce_failure(pod, refusal.reason, refusal.holders)
         await self._saving.settle()
-
-    def _announce_failure(self, pod: kube.Pod, reason: str, holders: Iterable[str] = ()) -> None:
-        self._outcomes.write(pod, outcome.failure_annotations())
-        cached = [self._ledger.cached(uid) for uid in holders]
-        self._outcomes.announce_failed(pod, reason, [holder for holder in cached if holder is not None])
-
-    def _announce_first(self, pod: kube.Pod, uid: str) -> None:
-        known = self._book.get(uid)
-        if uid in self._announced:
-            self._show_instances(pod, known)
-            return
-        self._announced.add(uid)
-        if pod.annotations.get(keys.BIND_PHASE) != keys.BIND_PHASE_SUCCESS:
-            self._announce_success(pod)
-        else:
-            self._show_instances(pod, known)
-
-    def _show_instances(self, pod: kube.Pod, known: HandedPod | None) -> None:
-        if known is not None and mig_instances.with_instances(pod, self._settings, known):
-            self._outcomes.write(pod, self._success(pod))
-
-    def _success(self, pod: kube.Pod) -> dict[str, str]:
-        known = self._claims.handed_to(pod)
-        shown = mig_instances.with_instances(pod, self._settings, known) if known is not None else {}
-        return {**outcome.success_annotations(pod, self._settings), **shown}
-
-    def _announce_success(self, pod: kube.Pod) -> None:
-        self._outcomes.write(pod, self._success(pod))
-        self._outcomes.announce_allocated(pod, "verified", self._enforcing.held_by(pod, self._claims.handed_to(pod)))
-
-    def announce_again(self, pod: kube.Pod) -> None:
-        """After a start: what the pod does not show yet, though it was decided, is written and told once more."""
-        known = self._claims.handed_to(pod)
-        if known is None:
-            return
-        if known.state == "failed" and pod.annotations.get(keys.BIND_PHASE) != keys.BIND_PHASE_FAILED:
-            self._announce_failure(pod, known.reason)
-        elif known.state == "allocated" and _was_rejected(pod):
-            if pod.annotations.get(keys.BIND_PHASE) == keys.BIND_PHASE_ALLOCATING:
-                self._announce_failure(pod, "kubelet rejected the pod before any of its containers ran")
-        elif known.state == "allocated" and pod.annotations.get(keys.BIND_PHASE) == keys.BIND_PHASE_ALLOCATING:
-            self._announce_success(pod)
-        elif known.state == "allocated":
-            self._show_instances(pod, known)
-
-
-def _was_rejected(pod: kube.Pod) -> bool:
-    """Whether kubelet did not admit it, as when the agent ended in an Allocate that had decided."""
-    return pod.status.phase == "Failed" and not (pod.status.init_container_statuses or pod.status.container_statuses)
 
 
 def new_pod(pod: kube.Pod) -> HandedPod:
