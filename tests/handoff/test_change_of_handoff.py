@@ -15,6 +15,7 @@ async def change(found: Cluster, mode: str) -> None:
     """The agent starts anew with another hand-off; returns once the node says so and kubelet knows its devices."""
     world = found.world
     await world.stop_agent()
+    await world.allocatable(0)  # else what it offered before would look like what it offers again
     world.configuration["handoff"] = {"mode": mode}
     world.start_agent()
     await until(lambda: world.register()[0].get("handoff", "lock") == mode, "the register annotation")
@@ -102,6 +103,7 @@ async def test_a_lock_that_was_taken_before_the_change_to_late_binding_is_freed(
     async with cluster("lock") as found:
         world = found.world
         await world.stop_agent()
+        await world.allocatable(0)
         world.lock_node("p")
         world.configuration["handoff"] = {"mode": "late-binding"}
         world.start_agent()

@@ -106,9 +106,11 @@ async def test_a_pod_given_by_lock_restarts_under_a_late_binding_agent_and_back(
         await until(lambda: seen.read_text().count("PWD=") >= 1, "the first start")
 
         await world.stop_agent()
+        await world.allocatable(0)
         world.configuration["handoff"] = {"mode": "late-binding"}
         world.start_agent()
         await world.agent_serves()
+        await world.allocatable(20)
         await until(lambda: world.register()[0].get("handoff") == "late-binding", "the announcement")
         starts = seen.read_text().count("PWD=")
         await until(lambda: seen.read_text().count("PWD=") > starts, "a start under the second agent")
@@ -116,9 +118,11 @@ async def test_a_pod_given_by_lock_restarts_under_a_late_binding_agent_and_back(
         assert (await world.environment("new"))[LIMIT] == "2000m"
 
         await world.stop_agent()
+        await world.allocatable(0)
         world.configuration["handoff"] = {"mode": "lock"}
         world.start_agent()
         await world.agent_serves()
+        await world.allocatable(20)
         assert "handoff" not in world.register()[0]
         starts = seen.read_text().count("PWD=")
         await until(lambda: seen.read_text().count("PWD=") > starts, "a start under the third agent")

@@ -132,6 +132,7 @@ async def test_pods_of_hami_s_plugin_run_on_and_restart_under_our_agent(world: W
         process = pod.process()
         library = (theirs.hook / "libvgpu.so").stat()
 
+        await world.allocatable(0)
         world.start_agent()
         await world.agent_serves()
         await world.allocatable(20)
@@ -158,10 +159,11 @@ async def test_pods_of_our_agent_run_on_and_restart_under_hami_s_plugin(world: W
         await pod.started(1)
         process = pod.process()
         await world.stop_agent()
+        await world.allocatable(0)
 
         theirs.install()
         async with theirs.scripted.serving(world.root / "kl/device-plugins", SOCKET):
-            await until(lambda: theirs.scripted.bodies("ListAndWatch"), "kubelet's call")
+            await world.allocatable(20)  # a pod that comes before kubelet knows the devices is refused for good
             assert pod.process() == process
             theirs.pod_uid = place(world, "after", slot((0, int(theirs.limit[:-1]), 0)), PRINT_ENVIRONMENT)
             assert (await world.environment("after"))[LIMIT] == theirs.limit
