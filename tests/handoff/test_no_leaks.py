@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hami_node_agent.build import build
 from hami_node_agent.config import NodeAgentSettings
-from hami_node_agent.main import build
 from handoff_world import LIMIT, container, settled, slot, until
 from node_agent_world import World, new_world
 

@@ -1,0 +1,1 @@
+"""The parts of the service, each with what it is built from."""
