@@ -5,7 +5,7 @@ import json
 
 import grpc
 import pytest
-from hami_sim.kubelet.device_plugins import PluginEndpoint
+from hami_sim.kubelet.device_plugins import PluginEndpoint, PluginRegistry
 from hami_sim.kubelet.ports import PluginError
 from hami_sim.kubelet.scripted_plugin import Refused, ScriptedPlugin
 from kubelet_api.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
@@ -72,6 +72,17 @@ async def test_a_plugin_that_ends_in_a_call_fails_that_call_and_nothing_else(sho
         await asked[0]
     assert asked[1].cancelled()
     await server.stop(None)
+
+
+async def test_a_plugin_that_registers_while_kubelet_ends_is_told_so(prefix_node):
+    async with prefix_node.kubelet() as ended:
+        pass
+    registry = PluginRegistry(prefix_node.plugin_folder, lambda *_: None, lambda _: None, ended.spawn)
+    await registry.start()
+    with pytest.raises(grpc.aio.AioRpcError, match="kubelet is ending"):
+        async with ScriptedPlugin(RESOURCE, ["a"]).serving(prefix_node.plugin_folder):
+            pass
+    await registry.stop()
 
 
 async def test_a_resource_that_no_plugin_ever_registered_is_not_the_kubelets_business(prefix_node):

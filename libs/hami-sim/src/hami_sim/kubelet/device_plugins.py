@@ -22,7 +22,7 @@ from kubelet_api.deviceplugin_v1beta1_pb2_grpc import (
 )
 
 from hami_sim.kubelet.devices import Device
-from hami_sim.kubelet.ports import PluginError
+from hami_sim.kubelet.ports import NodeEndingError, PluginError
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 PRE_START_TIMEOUT_SECONDS = 30.0
@@ -155,7 +155,11 @@ class PluginRegistry(RegistrationServicer):
         self._endpoints[request.resource_name] = endpoint
         if earlier:
             await earlier.close()
-        self._spawn(self._watch(endpoint), f"plugin {request.resource_name}")
+        try:
+            self._spawn(self._watch(endpoint), f"plugin {request.resource_name}")
+        except NodeEndingError:
+            await endpoint.close()
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "kubelet is ending")
         _log.info("plugin-registered", resource=request.resource_name, endpoint=request.endpoint)
         return pb.Empty()
 

@@ -78,6 +78,10 @@ class DevicePlugin(Protocol):
     async def pre_start(self, device_ids: list[str]) -> None: ...
 
 
+class NodeEndingError(RuntimeError):
+    """Something was to begin on a node whose tasks have ended."""
+
+
 class PluginError(Exception):
     """The plugin refused a call or is gone; the text is what kubelet would show."""
 

@@ -26,7 +26,7 @@ from hami_sim.kubelet.node_reporter import NodeReporter
 from hami_sim.kubelet.objects import Pod
 from hami_sim.kubelet.pod_resources import PodResourcesServer
 from hami_sim.kubelet.pod_worker import PodWorker
-from hami_sim.kubelet.ports import ImagePuller, KubeApi, PodEvents
+from hami_sim.kubelet.ports import ImagePuller, KubeApi, NodeEndingError, PodEvents
 from hami_sim.kubelet.processes import ContainerProcess, ContainerProcesses
 from hami_sim.kubelet.settings import ContainerMode, KubeletSettings
 from hami_sim.kubelet.shim_server import ShimServer
@@ -65,9 +65,7 @@ class KubeletStandIn:
         self._workers: dict[str, PodWorker] = {}
         self._book = DeviceBook()
         self._checkpoint = CheckpointFile(root / DEVICE_PLUGINS_FOLDER)
-        self._plugins = PluginRegistry(
-            root / DEVICE_PLUGINS_FOLDER, self._on_devices, self._on_plugin_gone, self._spawn
-        )
+        self._plugins = PluginRegistry(root / DEVICE_PLUGINS_FOLDER, self._on_devices, self._on_plugin_gone, self.spawn)
         self._admission = Admission(self._book, self._plugins.find, lambda: self._checkpoint.save(self._book), rng)
         self._queue = AdmissionQueue(self._admit_now)
         self._processes = ContainerProcesses(root / "containers", shims)
@@ -132,10 +130,10 @@ class KubeletStandIn:
             self._log_server.add(self._find_process)
             stack.callback(self._log_server.remove, self._find_process)
             self._reporter = reporter = self._new_reporter()
-            self._spawn(reporter.run_status(), "node status")
-            self._spawn(reporter.run_lease(), "lease")
-            self._spawn(self._queue.run(), "admission")
-            self._spawn(self._feed.run(), "pods")
+            self.spawn(reporter.run_status(), "node status")
+            self.spawn(reporter.run_lease(), "lease")
+            self.spawn(self._queue.run(), "admission")
+            self.spawn(self._feed.run(), "pods")
             await self._feed.synced.wait()
             await self._end_orphans()
             await reporter.registered.wait()
@@ -152,11 +150,15 @@ class KubeletStandIn:
             clock=self._clock,
         )
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> object:
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> object:
         """A task of this node; its failure ends `run`."""
         if self._tasks is None:
             raise RuntimeError("the stand-in does not run")
-        return self._tasks.create_task(work, name=name)
+        try:
+            return self._tasks.create_task(work, name=name)
+        except RuntimeError as error:  # a call that came in while the group ended
+            work.close()
+            raise NodeEndingError(f"{name}: {error}") from error
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["KubeletStandIn"]:
@@ -185,7 +187,7 @@ class KubeletStandIn:
             processes=self._processes,
             events=self._events,
             clock=self._clock,
-            spawn=self._spawn,
+            spawn=self.spawn,
             on_done=self._forget,
         )
         self._workers[new.uid] = worker
