@@ -54,7 +54,7 @@ check: setup libvgpu ## The quick part of the tests: format, lint, types, import
 
 .PHONY: test
 test: setup libvgpu kubernetes ## Every test and check
-	$(BIN)/python tools/run_suites.py $(if $(REQUIRED),--required $(REQUIRED))
+	$(BIN)/python tools/run_suites.py $(if $(REQUIRED),--required $(REQUIRED)) $(if $(LANES),--lanes $(LANES))
 
 .PHONY: test-long
 test-long: setup libvgpu kubernetes ## What takes longer: a million oracle cases, seeded faults, fuzzing, properties, chaos
