@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import signal
 from pathlib import Path
 from typing import TypeVar
@@ -114,6 +115,7 @@ class ContainerProcesses:
 
     def __init__(self, folder: Path, shims: ShimServer) -> None:
         self._folder = folder
+        self._discarded = folder.with_name(f"{folder.name}-removed")
         self._shims = shims
 
     def pods(self) -> list[str]:
@@ -129,14 +131,24 @@ class ContainerProcesses:
         return [ContainerProcess(path) for path in numbered if has_shim(path)]
 
     def give_up_unstarted(self) -> None:
-        """At the start of the stand-in: claim in its shim's place every start that an earlier life left half done.
+        """At the start of the stand-in: ends what an earlier life left half done.
 
-        A shim that comes up late finds its folder claimed or gone and ends itself.
+        Every start is claimed in its shim's place: a shim that comes up late finds its folder claimed or gone and ends
+        itself.
         """
+        remove_tree(self._discarded)
         for folder in self._folder.glob("*/*/*"):
             with contextlib.suppress(FileExistsError):
                 (folder / "shim.json").open("x").close()
-                remove_tree(folder)
+                self._remove(folder)
+
+    def _remove(self, folder: Path) -> None:
+        """Out of sight at one go: what is left of it after an end in the midst is no container's. Raises OSError."""
+        out_of_sight = self._discarded / secrets.token_hex(8)
+        self._discarded.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(out_of_sight)
+        remove_tree(out_of_sight)
 
     def began(self, pod_uid: str, container: str, attempt: int) -> bool:
         """The start has come so far that there may be a process."""
@@ -167,7 +179,7 @@ class ContainerProcesses:
         try:
             await self._shims.start_shim(folder)
         except OSError:
-            remove_tree(folder)
+            self._remove(folder)
             raise
         self._drop_old(pod_uid, container)
         return ContainerProcess(folder)
@@ -175,13 +187,13 @@ class ContainerProcesses:
     def remove_pod(self, pod_uid: str) -> None:
         """Forget the folders of a pod whose processes are over."""
         with contextlib.suppress(OSError):
-            remove_tree(self._folder / pod_uid)
+            self._remove(self._folder / pod_uid)
 
     def _drop_old(self, pod_uid: str, container: str) -> None:
         """The present and the previous start are kept: their logs can be asked for."""
         for process in self.attempts(pod_uid, container)[:-2]:
             with contextlib.suppress(OSError):
-                remove_tree(process.folder)
+                self._remove(process.folder)
 
 
 async def _process_gone(pid: int) -> None:
