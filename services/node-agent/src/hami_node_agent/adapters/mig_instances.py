@@ -118,6 +118,10 @@ class MigInstances:
     async def _has(self, place: Place, made: MigInstance, save: Save) -> None:
         piece = self._slice(place)
         self._replace(place, msgspec.structs.replace(piece, making=False, instance=made))
+        for other, theirs in tuple(self._pieces()):
+            if other.uid != place.uid and theirs.card_id == piece.card_id and mig_instances.collide(theirs, piece):
+                # Theirs cannot stand where ours does. Drivers give a UUID again, so theirs might name ours later.
+                self._replace(other, msgspec.structs.replace(theirs, making=False, instance=None))
         await save()
         log.info(
             "mig-instance-made", pod_uid=place.uid, container=place.container, card=piece.card_id, instance=made.uuid

@@ -1,7 +1,8 @@
 """MIG instances of containers: which exist, whose they are, and what is to be done for a reservation.
 
-An instance is ours when the book has its UUID, or says that it was about to be made just there. No other is ever taken
-or destroyed.
+An instance is ours when the book has its UUID and place, or says that it was about to be made just there. No other is
+ever taken or destroyed. A UUID alone tells nothing: after a restart of the driver, or once an instance is gone, the
+driver may give it again.
 
     reserved ──card is free there──▶ making (saved) ──made──▶ has its UUID (saved) ──pod is over──▶ destroyed
 
@@ -51,14 +52,18 @@ def overlap(one: MigPlacement, other: MigPlacement) -> bool:
     return one.start < other.start + other.size and other.start < one.start + one.size
 
 
+def collide(one: HandedSlice, other: HandedSlice) -> bool:
+    """Whether instances of both cannot stand on a card at once."""
+    return one.placement is not None and other.placement is not None and overlap(one.placement, other.placement)
+
+
 def standing(wanted: HandedSlice, kind: int, live: Sequence[LiveInstance]) -> LiveInstance | Taken | None:
     """The slice's own instance, what stands in its place, or None where one is to be made."""
     if wanted.placement is None:
         return None
-    if wanted.instance is not None:
-        own = next((found for found in live if found.made == wanted.instance), None)
-        if own is not None:
-            return own
+    own = (found for found in live if found.made == wanted.instance and found.placement == wanted.placement)
+    if wanted.instance is not None and (found := next(own, None)) is not None:
+        return found
     there = tuple(found for found in live if overlap(found.placement, wanted.placement))
     if not there:
         return None
