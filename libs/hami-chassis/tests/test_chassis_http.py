@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
+import structlog
 from aiohttp import web
-from hami_chassis.http import HttpServer, HttpSettings, add_observation_routes, json_response, new_app, read_body
+from hami_chassis.bodies import Bodies
+from hami_chassis.http import HttpServer, HttpSettings, add_observation_routes, json_response, new_app
 from hami_chassis.tls import CertificateUnusable, ReloadingTls, TlsSettings
 from hami_sim.manual_clock import ManualClock
 from prometheus_client import CollectorRegistry, Counter
@@ -32,11 +34,12 @@ async def serving(app: web.Application, **options) -> AsyncIterator[HttpServer]:
         await asyncio.wait([task])
 
 
-def app_under_test() -> web.Application:
+def app_under_test(within_seconds: float = 60.0) -> web.Application:
     app = new_app()
+    bodies = Bodies(largest_bytes=LIMIT, within_seconds=within_seconds)
 
     async def echo(request: web.Request) -> web.Response:
-        return json_response(await read_body(request, limit_bytes=LIMIT))
+        return json_response(await bodies.read(request, limit_bytes=LIMIT))
 
     async def defect(_request: web.Request) -> web.Response:
         raise KeyError("secret inside")
@@ -67,6 +70,54 @@ async def test_bodies_are_bounded(body, status):
             assert response.status == status
             if status == 413:
                 assert "error" in await response.json()
+
+
+@asynccontextmanager
+async def begun_body(server: HttpServer, sent_bytes: int) -> AsyncIterator[asyncio.StreamReader]:
+    """A request whose body never ends; once the server has read what was sent."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    head = f"POST /echo HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: {LIMIT}\r\n\r\n"
+    writer.write(head.encode())
+    assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"x" * sent_bytes)
+    try:
+        yield reader
+    finally:
+        writer.close()
+
+
+async def status_and_end(reader: asyncio.StreamReader) -> tuple[bytes, bool]:
+    """Of an answer: its status, and whether the connection ends with it."""
+    answer = await reader.readuntil(b"\r\n\r\n")
+    return answer.split(b" ")[1], b"Connection: close" in answer
+
+
+async def test_a_body_that_does_not_come_to_its_end_in_time_is_given_up():
+    async with serving(app_under_test(within_seconds=0.05)) as server, begun_body(server, 10) as reader:
+        assert await status_and_end(reader) == (b"408", True)
+
+
+async def test_bodies_that_never_end_hold_no_more_than_there_is_room_for_and_the_oldest_go_first():
+    async with serving(app_under_test()) as server, AsyncExitStack() as begun:
+        readers = [await begun.enter_async_context(begun_body(server, LIMIT - 1)) for _ in range(8)]
+        async with aiohttp.ClientSession() as session:
+            for gone in readers[:3]:  # each fills what the one before it left
+                readers.append(await begun.enter_async_context(begun_body(server, LIMIT - 1)))
+                assert await status_and_end(gone) == (b"408", True)
+            async with session.post(f"{server.url}/echo", data=b"x" * LIMIT) as response:
+                assert (response.status, len(await response.read())) == (200, LIMIT)
+        assert await status_and_end(readers[3]) == (b"408", True)
+        assert not any(reader.at_eof() for reader in readers[4:])
+
+
+async def test_a_body_whose_sender_goes_away_is_no_defect():
+    async with serving(app_under_test()) as server:
+        with structlog.testing.capture_logs() as logs:
+            async with begun_body(server, 10):
+                pass
+            async with aiohttp.ClientSession() as session, session.post(f"{server.url}/echo", data=b"x") as response:
+                assert response.status == 200
+    assert logs == []
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ log = get_logger("http")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 JSON = "application/json"
+_BODY_UNREAD = frozenset({web.HTTPRequestEntityTooLarge.status_code, web.HTTPRequestTimeout.status_code})
+"""After these the rest of the body is not read."""
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,22 +40,6 @@ def json_response(body: bytes, *, status: int = 200) -> web.Response:
     return web.Response(status=status, body=body, content_type=JSON)
 
 
-async def read_body(request: web.Request, *, limit_bytes: int) -> bytes:
-    """The whole body.
-
-    Raises HTTPRequestEntityTooLarge (413) before more than the limit is held in memory.
-    """
-    declared = request.content_length
-    if declared is not None and declared > limit_bytes:
-        raise web.HTTPRequestEntityTooLarge(max_size=limit_bytes, actual_size=declared)
-    body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > limit_bytes:
-            raise web.HTTPRequestEntityTooLarge(max_size=limit_bytes, actual_size=len(body))
-    return bytes(body)
-
-
 @web.middleware
 async def json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turns every error into JSON; a defect is logged in full and answered with 500 and nothing about its inside."""
@@ -63,8 +49,8 @@ async def json_errors(request: web.Request, handler: Handler) -> web.StreamRespo
         if error.status < 400:
             raise
         response = json_error(error.status, error.text or error.reason)
-        if error.status == web.HTTPRequestEntityTooLarge.status_code:
-            response.force_close()  # the rest of the body is not read
+        if error.status in _BODY_UNREAD:
+            response.force_close()
         return response
     except ConnectionResetError:
         raise
@@ -74,7 +60,7 @@ async def json_errors(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 def new_app() -> web.Application:
-    """An application whose errors are JSON. Bodies are read by `read_body`, which bounds them."""
+    """An application whose errors are JSON. Bodies are read by `Bodies`, which bounds them."""
     return web.Application(middlewares=[json_errors])
 
 

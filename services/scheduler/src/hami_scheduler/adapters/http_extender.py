@@ -9,9 +9,10 @@ import asyncio
 from typing import Literal
 
 from aiohttp import web
+from hami_chassis.bodies import Bodies
 from hami_chassis.clock import Clock
 from hami_chassis.errors import Permanent, Transient
-from hami_chassis.http import json_error, json_response, new_app, read_body
+from hami_chassis.http import json_error, json_response, new_app
 from hami_chassis.log import get_logger
 from hami_model import kube
 from hami_model.errors import MalformedJson
@@ -50,6 +51,7 @@ class ExtenderEndpoint:
         self._bookkeeper = bookkeeper
         self._binder = binder
         self._settings = settings
+        self._bodies = Bodies(largest_bytes=max(settings.filter_limit_bytes, settings.bind_limit_bytes))
         self._early_annotations = early_annotations
         self._metrics = metrics
         self._clock = clock
@@ -124,7 +126,7 @@ class ExtenderEndpoint:
 
     async def _body(self, request: web.Request, verb: Verb, limit_bytes: int) -> bytes:
         try:
-            body = await read_body(request, limit_bytes=limit_bytes)
+            body = await self._bodies.read(request, limit_bytes=limit_bytes)
         except web.HTTPRequestEntityTooLarge as error:
             problem = f"the request is larger than {limit_bytes} bytes; raise extender.{verb}_limit_bytes"
             self._count_refusal(verb, 413, problem)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 from aiohttp import web
+from hami_chassis.bodies import Bodies
 from hami_chassis.clock import Clock
-from hami_chassis.http import JSON, new_app, read_body
+from hami_chassis.http import JSON, new_app
 from hami_chassis.log import get_logger
 from hami_model import events
 
@@ -46,6 +47,7 @@ class AdmissionEndpoint:
         self._metrics = metrics
         self._clock = clock
         self._body_limit_bytes = body_limit_bytes
+        self._bodies = Bodies(largest_bytes=body_limit_bytes)
 
     def app(self) -> web.Application:
         """The application of the HTTPS server."""
@@ -56,7 +58,7 @@ class AdmissionEndpoint:
     async def handle(self, request: web.Request) -> web.Response:
         """One review."""
         try:
-            body = await read_body(request, limit_bytes=self._body_limit_bytes)
+            body = await self._bodies.read(request, limit_bytes=self._body_limit_bytes)
         except web.HTTPRequestEntityTooLarge:
             self._metrics.oversized.inc()
             log.warning("review-too-large", limit_bytes=self._body_limit_bytes, remote=request.remote or "")
