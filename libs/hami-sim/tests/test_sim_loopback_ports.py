@@ -15,6 +15,12 @@ def test_ports_are_different_and_free() -> None:
     assert all(12_000 <= port <= 32_000 for port in ports)
 
 
+def test_a_port_is_given_once_though_nobody_listens_there_yet() -> None:
+    """A cluster's services and its control plane choose theirs one after the other, and listen later."""
+    chosen = [port for _ in range(100) for port in choose_free_ports(10)]
+    assert len(set(chosen)) == len(chosen)
+
+
 def test_a_port_in_use_is_not_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert not are_free([server.getsockname()[1]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 from contextlib import ExitStack
 
 LOOPBACK = "127.0.0.1"
@@ -12,26 +13,34 @@ FIRST_PORT = 12_000
 LAST_PORT = 32_000
 ATTEMPTS = 2_000
 
+_given: set[int] = set()
+"""By this process, in its whole life: whoever was given one may not listen yet, or may listen there again."""
+_choosing = threading.Lock()
+
 
 class NoFreePortError(Exception):
     """Not enough ports of the range are free."""
 
 
 def choose_free_ports(count: int) -> list[int]:
-    """Different ports of 12000-32000 that nobody listens on now, at random so that neighbours rarely collide."""
+    """Different ports of 12000-32000 that nobody listens on now, at random so that neighbours rarely collide.
+
+    A process gets no port twice. Raises NoFreePortError.
+    """
     chooser = random.SystemRandom()
-    with ExitStack() as held:
+    with _choosing, ExitStack() as held:
         ports: list[int] = []
         for _ in range(ATTEMPTS):
             if len(ports) == count:
                 break
             port = chooser.randint(FIRST_PORT, LAST_PORT)
-            listener = _bound(port)
+            listener = _bound(port) if port not in _given else None
             if listener is not None:
                 held.enter_context(listener)  # held to the end, so that no port is chosen twice
                 ports.append(port)
     if len(ports) < count:
         raise NoFreePortError(f"only {len(ports)} of {count} ports between {FIRST_PORT} and {LAST_PORT} are free")
+    _given.update(ports)
     return ports
 
 

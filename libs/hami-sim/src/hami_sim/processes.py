@@ -142,7 +142,7 @@ async def stop_program(program: Program, *, grace_seconds: float = 10.0) -> bool
         signal.pidfd_send_signal(pidfd, signal.SIGTERM)
         if not await _ended_within(pidfd, grace_seconds):
             os.killpg(program.pid, signal.SIGKILL)  # it leads its group, and it is alive, so the group is its own
-            await _ended_within(pidfd, grace_seconds)
+            await _ended_within(pidfd, None)
     except ProcessLookupError:
         pass  # it ended by itself in between
     finally:
@@ -159,6 +159,8 @@ async def kill_program(program: Program) -> None:
     try:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         await _ended_within(pidfd, None)
+    except ProcessLookupError:
+        pass  # it ended by itself in between
     finally:
         os.close(pidfd)
     _reap(program.pid)

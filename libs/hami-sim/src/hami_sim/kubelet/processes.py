@@ -21,6 +21,7 @@ from hami_sim.kubelet.launch import Launch
 from hami_sim.kubelet.shim_server import ShimServer, has_shim
 
 START_ERROR_CODE = 128
+_START_POLL_SECONDS = 0.02
 _T = TypeVar("_T")
 
 
@@ -93,11 +94,18 @@ class ContainerProcess:
         """End the process; the shim ends what it leaves behind."""
         self.signal(signal.SIGKILL)
 
+    async def end_now(self) -> ProcessEnd:
+        """End it, also where its shim has not started it yet: there is nothing to kill until then."""
+        while self.begin() is None and self.end() is None and self._living_shim() is not None:
+            await asyncio.sleep(_START_POLL_SECONDS)
+        self.kill()
+        return await self.ended()
+
     async def ended(self) -> ProcessEnd:
         """Wait until it is over. A process whose shim died is ended, for nobody could tell its exit code."""
-        record = _read(self.folder / "shim.json", _Shim)
-        if record is not None and _start_ticks(record.pid) == record.start_ticks:
-            await _process_gone(record.pid)
+        shim_pid = self._living_shim()
+        if shim_pid is not None:
+            await _process_gone(shim_pid)
         end = self.end()
         if end is None:
             self.kill()
@@ -108,6 +116,11 @@ class ContainerProcess:
             end = ProcessEnd(start.started_at if start else now, now, signal=signal.SIGKILL)
             (self.folder / "exit.json").write_bytes(msgspec.json.encode(end))
         return end
+
+    def _living_shim(self) -> int | None:
+        """Its pid."""
+        record = _read(self.folder / "shim.json", _Shim)
+        return record.pid if record is not None and _start_ticks(record.pid) == record.start_ticks else None
 
 
 class ContainerProcesses:

@@ -264,9 +264,7 @@ async def end_containers(root: Path) -> None:
 
 async def _end_pod(processes: ContainerProcesses, pod_uid: str) -> None:
     running = [process for process in processes.all_of(pod_uid) if process.end() is None]
-    for process in running:
-        process.kill()
-    await asyncio.gather(*(process.ended() for process in running))
+    await asyncio.gather(*(process.end_now() for process in running))
     processes.remove_pod(pod_uid)
 
 
