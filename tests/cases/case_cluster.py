@@ -83,7 +83,7 @@ async def cluster(
         world.start_agent()
         settings = settings_for(world.configuration["kube"]["kubeconfig"])
         settings = msgspec.structs.replace(
-            settings, bind=msgspec.structs.replace(settings.bind, lock_wait_seconds=20.0)
+            settings, bind=msgspec.structs.replace(settings.bind, lock_wait_seconds=120.0)
         )
         async with world.kubelet(allocatable=SLOTS * len(cards)), running(settings) as scheduler:
             found = Cluster(world, scheduler)

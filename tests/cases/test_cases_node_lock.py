@@ -74,7 +74,7 @@ async def test_an_expired_lock_is_not_taken_from_an_owner_that_waits(fake_kube: 
 async def test_a_bind_that_waits_for_the_lock_goes_on_when_its_owner_no_longer_does(
     fake_kube: FakeKube, end: str
 ) -> None:
-    async with locking(fake_kube, wait_seconds=20.0) as placed:
+    async with locking(fake_kube, wait_seconds=120.0) as placed:
         owner = await placed.place("a", memory=1000)
         set_lock(fake_kube, f"{at(minutes=6)},default,a")
         await placed.filter("b", memory=3000)

@@ -41,7 +41,12 @@ class Disturber:
     async def run(self, plan: Iterator[Disturbance]) -> None:
         """Until cancelled, which waits for the present one."""
         for what in plan:
-            await asyncio.shield(self._one(what))
+            present = asyncio.create_task(self._one(what))
+            try:
+                await asyncio.shield(present)
+            except asyncio.CancelledError:
+                await present  # what it took away comes back before anybody else looks
+                raise
             await asyncio.sleep(what.pause_seconds)
 
     async def everything_back(self) -> None:
@@ -96,8 +101,10 @@ class Disturber:
         root = self._cluster.node_layout(self._node(what)).kubelet / "containers"
         running = [
             process
-            for folder in sorted(root.glob("*/*/*"))
-            if (process := ContainerProcess(folder)).begin() is not None and process.end() is None
+            for pod in _entries(root)
+            for container in _entries(pod)
+            for attempt in _entries(container)
+            if (process := ContainerProcess(attempt)).begin() is not None and process.end() is None
         ]
         chosen = what.draw.sample(running, min(len(running), 1 + what.draw.randrange(3)))
         for process in chosen:
@@ -127,6 +134,14 @@ class Disturber:
         for name in names:
             await self._cluster.start_service(name)
         return f"{node} started anew"
+
+
+def _entries(folder: Path) -> list[Path]:
+    """None when kubelet has removed it meanwhile."""
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
 
 
 async def _end_processes(kubelet: Path) -> None:

@@ -28,6 +28,8 @@ SERVER_ERROR = 500
 TOO_MANY = 429
 NOT_FOUND = 404
 CONFLICT = 409
+SETTLE_SECONDS = 60.0
+"""Who refuses a pod says so before kubelet has written why it failed."""
 TRIES_MAX = 60
 """A pod that was made so often and never served is not being served."""
 
@@ -62,7 +64,9 @@ class Sightings:
         """By container: what `vgpu-workload info` said of its cards at each start."""
         file = self.folder / uid
         found: dict[str, list[Json]] = {}
-        for line in file.read_text().splitlines() if file.exists() else []:
+        text = file.read_text() if file.exists() else ""
+        whole = text[: text.rfind("\n") + 1]  # a line may be read while it is written
+        for line in whole.splitlines():
             name, _, said = line.partition(" ")
             found.setdefault(name, []).append({"lines": [json.loads(part) for part in said.split("\t") if part]})
         return found
@@ -188,11 +192,15 @@ class Tenancy:
     async def _until_served(self, tenant: Tenant, uid: str) -> str:
         """Returns when every container saw its cards and the pod is as it should be; else why it never will."""
         self.waiting[tenant.name] = "just made"
+        loop = asyncio.get_running_loop()
+        refused_at: float | None = None
         while True:
             pod = await persistently(lambda: self.kube.get(f"{self._pods}/{tenant.name}"))
             phase = pod["status"].get("phase")
             outcome = pod["metadata"].get("annotations", {}).get("hami.io/bind-phase")
-            if phase == "Failed" or outcome == "failed":
+            if outcome == "failed":
+                refused_at = refused_at or loop.time()
+            if phase == "Failed" or (refused_at is not None and loop.time() - refused_at > SETTLE_SECONDS):
                 del self.waiting[tenant.name]
                 return f"{pod['status'].get('reason', '')}: {pod['status'].get('message', '')} {_why(pod)}"
             seen = self.sightings.of(uid)

@@ -35,12 +35,10 @@ async def test_whatever_ends_and_comes_back_each_pod_has_its_own_limits_and_noth
     sightings = Sightings(tmp_path)
     async with cluster.client() as kube:
         tenancy = Tenancy(kube, NAMESPACE, sightings, say, disturber.until_more)
-        disturbing = asyncio.create_task(disturber.run(disturbances(chaos_seed, sorted(disturber.kinds))))
-        try:
+        async with asyncio.TaskGroup() as both:  # pods wait for disturbances: when these fail, the test has failed
+            disturbing = both.create_task(disturber.run(disturbances(chaos_seed, sorted(disturber.kinds))))
             await tenancy.run(tenants(chaos_seed, PODS, NAMES), AT_A_TIME)
-        finally:
             disturbing.cancel()
-            await asyncio.gather(disturbing, return_exceptions=True)
         await disturber.everything_back()
         await tenancy.run(tuple(last_on(node.name, number) for number, node in enumerate(cluster.plans)), AT_A_TIME)
     seen = {uid: sightings.of(uid) for uid in tenancy.made}

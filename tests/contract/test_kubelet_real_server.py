@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hami_sim.controlplane import ControlPlane, RestClient
 from hami_sim.kubelet import end_containers
+from hami_sim.kubelet.processes import ContainerProcess
 from hami_sim.kubelet.scripted_plugin import ScriptedPlugin
 from kubelet_api.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
 
@@ -168,7 +169,20 @@ async def pids_once(root: Path, count: int) -> set[int]:
 
 
 def pids(root: Path) -> set[int]:
-    return {json.loads(file.read_text())["pid"] for file in root.glob("n*/containers/*/*/*/state.json")}
+    starts = (ContainerProcess(attempt).begin() for node in entries(root) for attempt in attempts(node / "containers"))
+    return {start.pid for start in starts if start is not None}
+
+
+def attempts(containers: Path) -> list[Path]:
+    return [attempt for pod in entries(containers) for name in entries(pod) for attempt in entries(name)]
+
+
+def entries(folder: Path) -> list[Path]:
+    """None where it is no folder, or no more: the stand-in removes those of pods that are gone."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 async def kubectl_logs(

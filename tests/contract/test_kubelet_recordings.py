@@ -132,7 +132,7 @@ async def test_two_containers_as_recorded(root):
     plugin.choose = same_choice
     recorder = Recorder(root, plugin)
 
-    await recorder.run({"containers": [container("a", 4, "sleep 60"), container("b", 2, "sleep 60")]})
+    await recorder.run({"containers": [container("a", 4, "sleep 3600"), container("b", 2, "sleep 3600")]})
 
     recorded = calls_of(recording("v1.34.4-e2e-kubelet"))
     assert comparable(plugin.calls) == comparable(recorded)
@@ -159,7 +159,7 @@ async def test_an_init_container_and_two_others_as_recorded(root):
     uid = await recorder.run(
         {
             "initContainers": [container("init", 4)],
-            "containers": [container("a", 4, "sleep 60"), container("b", 2, "sleep 60")],
+            "containers": [container("a", 4, "sleep 3600"), container("b", 2, "sleep 3600")],
         }
     )
 

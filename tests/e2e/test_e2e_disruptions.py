@@ -197,4 +197,5 @@ async def test_no_service_is_refused_by_the_api_server(world: World):
     await world.until_event("huge", "CardInsufficientMemory")
     written = {name: log.read_bytes()[sizes[name] :].decode() for name, log in logs.items()}
     refused = [line for text in written.values() for line in text.splitlines() if "forbidden" in line.lower()]
-    assert refused == []
+    # So is what is still to be said of the namespace of the test before, whatever the roles.
+    assert [line for line in refused if "it is being terminated" not in line] == []

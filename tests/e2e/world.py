@@ -255,6 +255,16 @@ class World:
                 return
             await asyncio.sleep(POLL_SECONDS)
 
+    async def until_process_on(self, node: str, card: str) -> int:
+        """Pid of the one process that holds memory of a card, once there is one."""
+        while True:
+            (processes,) = [booked["processes"] for booked in self.books(node)["cards"] if booked["uuid"] == card]
+            holding = [process["pid"] for process in processes if process["used_bytes"]]
+            if holding:
+                (pid,) = holding
+                return int(pid)
+            await asyncio.sleep(POLL_SECONDS)
+
     async def clear(self) -> None:
         """Ends all pods of the namespace and waits until they are gone."""
         await self.kube.delete(f"/apis/apps/v1/namespaces/{self.namespace}/deployments")

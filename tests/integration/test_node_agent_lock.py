@@ -123,7 +123,7 @@ async def test_a_pod_given_by_lock_restarts_under_a_late_binding_agent_and_back(
         world.start_agent()
         await world.agent_serves()
         await world.allocatable(20)
-        assert "handoff" not in world.register()[0]
+        await until(lambda: "handoff" not in world.register()[0], "the announcement of the third agent")
         starts = seen.read_text().count("PWD=")
         await until(lambda: seen.read_text().count("PWD=") > starts, "a start under the third agent")
         assert {line for line in seen.read_text().splitlines() if line.startswith(LIMIT)} == {f"{LIMIT}=1000m"}

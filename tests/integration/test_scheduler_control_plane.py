@@ -91,15 +91,16 @@ async def test_a_pod_that_asks_is_bound_with_its_whole_allocation(node_name: str
     created = await pods.create("slice", memory=3000, cores=30)
     version = created["metadata"]["resourceVersion"]
     async with kube.watch(pods.path, resourceVersion=version) as events:
-        first_change = (await anext(events))["object"]
+        # kube-scheduler may not have heard of the node at its first try, and write that there is none.
+        bound = await anext(change["object"] async for change in events if change["object"]["spec"].get("nodeName"))
 
-    assert first_change["spec"]["nodeName"] == node_name
-    annotations = first_change["metadata"]["annotations"]
+    assert bound["spec"]["nodeName"] == node_name
+    annotations = bound["metadata"]["annotations"]
     assert annotations[ALLOCATED_KEY] == f"{node_name}-0,NVIDIA,3000,30:;"
     assert annotations["hami.io/vgpu-node"] == node_name
     assert annotations["hami.io/bind-phase"] == "allocating"
     assert {"hami.io/vgpu-time", "hami.io/bind-time", "hami.io/allocation-id"} <= annotations.keys()
-    assert first_change["metadata"]["labels"] == {"hami.io/vgpu-node": node_name}
+    assert bound["metadata"]["labels"] == {"hami.io/vgpu-node": node_name}
     found = await kube.get(f"/api/v1/nodes/{node_name}")
     assert "hami.io/mutex.lock" not in found["metadata"]["annotations"]
 

@@ -10,7 +10,8 @@ import aiohttp
 from hami_sim.cluster.layout import ClusterLayout
 from hami_sim.cluster.service_spec import ServiceSpec
 from hami_sim.cluster.settings_files import put_settings
-from hami_sim.controlplane import RestClient
+from hami_sim.controlplane import ApiError, RestClient
+from hami_sim.loopback_ports import LOOPBACK
 from hami_sim.processes import Program, kill_program, load_program, start_program, stop_program, wait_until_ready
 
 READY_TIMEOUT_SECONDS = 300.0
@@ -85,7 +86,8 @@ class ServiceRunner:
 
 async def _url_missing(url: str) -> str | None:
     try:
-        async with aiohttp.ClientSession(timeout=_PROBE_TIMEOUT) as session, session.get(url) as response:
+        # What answers is asked for, not who: certificates are of the cluster's own authority.
+        async with aiohttp.ClientSession(timeout=_PROBE_TIMEOUT) as session, session.get(url, ssl=False) as response:
             if response.status == _OK:
                 return None
             return f"{url} answers {response.status}: {(await response.text())[:_ANSWER_SHOWN]}"
@@ -94,12 +96,20 @@ async def _url_missing(url: str) -> str | None:
 
 
 async def _nodes_missing(client: RestClient, wanted: tuple[str, ...]) -> str | None:
-    found = (await client.get("/api/v1/nodes"))["items"]
+    try:
+        found = (await client.get("/api/v1/nodes"))["items"]
+    except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+        return f"nodes cannot be read: {str(error) or type(error).__name__}"
     ready = {
-        node["metadata"]["name"]
+        node["metadata"]["name"]: node["status"]
         for node in found
         for condition in node.get("status", {}).get("conditions", [])
         if condition["type"] == "Ready" and condition["status"] == "True"
     }
     missing = [name for name in wanted if name not in ready]
-    return f"nodes not Ready: {', '.join(missing)}" if missing else None
+    if missing:
+        return f"nodes not Ready: {', '.join(missing)}"
+    # The condition may be that of a kubelet which ended since; the port that it named is no longer served then.
+    ports = {ready[name]["daemonEndpoints"]["kubeletEndpoint"]["Port"] for name in wanted}
+    answers = [await _url_missing(f"https://{LOOPBACK}:{port}/healthz") for port in sorted(ports)]
+    return next((answer for answer in answers if answer is not None), None)

@@ -96,7 +96,7 @@ class ContainerProcess:
 
     async def end_now(self) -> ProcessEnd:
         """End it, also where its shim has not started it yet: there is nothing to kill until then."""
-        while self.begin() is None and self.end() is None and self._living_shim() is not None:
+        while self.begin() is None and self.end() is None and self._living_shim() is not None:  # noqa: ASYNC110  # files
             await asyncio.sleep(_START_POLL_SECONDS)
         self.kill()
         return await self.ended()
