@@ -252,6 +252,23 @@ async def test_a_restart_of_the_server_is_survived(fake, new_informer, journal):
         await journal.until("+a:1", "a:1>2", "+b:1", "+c:1")
 
 
+async def test_a_watch_that_stays_open_and_falls_silent_is_asked_anew(fake, new_informer, journal):
+    fake.put("pods", pod("a"))
+    async with running(new_informer(silence_seconds=0.05)):
+        await journal.until("+a:")
+        fake.pause_watches("pods")
+        fake.put("pods", pod("b"))
+        await journal.until("+a:", "+b:")
+
+
+async def test_a_watch_that_is_taken_and_never_answered_is_asked_anew(fake, new_informer, journal):
+    hold = fake.hold("watch", "pods")
+    async with running(new_informer(silence_seconds=0.05)):
+        fake.put("pods", pod("a"))
+        await journal.until("+a:")
+    hold.release()
+
+
 async def test_a_server_that_is_away_at_start_is_waited_for(fake, new_informer, journal):
     await fake.stop()
     fake.put("pods", pod("a", "1"))

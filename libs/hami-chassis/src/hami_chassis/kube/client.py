@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 _MERGE_PATCH = "application/merge-patch+json"
 _WATCH_GRACE_SECONDS = 15.0  # the server ends a watch at its time-out; later than this it is dead
+SILENCE_SECONDS: Final = 150.0
+"""A server sends a bookmark about each minute. One that keeps a watch open and says nothing so long is asked anew."""
 
 
 class KubeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -159,10 +161,11 @@ class KubeClient:
         label_selector: str = "",
         field_selector: str = "",
         timeout_seconds: float = 300.0,
+        silence_seconds: float = SILENCE_SECONDS,
     ) -> AsyncGenerator[WatchEvent]:
         """Changes after that version, with bookmarks, until the server ends the watch (a plain end of iteration).
 
-        Raises Gone when the version is too old, KubeTransient when the connection breaks.
+        Raises Gone when the version is too old, KubeTransient when the connection breaks or is silent too long.
         """
         call = Call("watch", resource.plural)
         query = {
@@ -176,7 +179,7 @@ class KubeClient:
         }
         deadline = timeout_seconds + _WATCH_GRACE_SECONDS
         async with self._transport.stream(
-            call, resource.path(namespace), query=query, timeout_seconds=deadline
+            call, resource.path(namespace), query=query, timeout_seconds=deadline, silence_seconds=silence_seconds
         ) as content:
             rest = b""
             async for chunk in content.iter_any():

@@ -1,6 +1,6 @@
 """List and watch one kind of object, and keep what a projection leaves of each.
 
-    list (pages) ──▶ synced ──▶ watch ──▶ connection ends: watch on from the last version
+    list (pages) ──▶ synced ──▶ watch ──▶ connection ends or falls silent: watch on from the last version
          ▲                        │
          └──── version too old, unreadable stream, or resync() ◀──┘
 
@@ -19,7 +19,7 @@ import msgspec
 
 from hami_chassis.clock import Clock
 from hami_chassis.errors import Permanent, Transient
-from hami_chassis.kube.client import KubeClient, ListPage, Undecodable, WatchEvent
+from hami_chassis.kube.client import SILENCE_SECONDS, KubeClient, ListPage, Undecodable, WatchEvent
 from hami_chassis.kube.errors import Gone
 from hami_chassis.kube.objects import KubeObject, MetadataOnly
 from hami_chassis.kube.resources import Resource
@@ -64,6 +64,7 @@ class Informer(Generic[T, P]):
         label_selector: str = "",
         field_selector: str = "",
         page_limit: int = 500,
+        silence_seconds: float = SILENCE_SECONDS,
         backoff: Backoff = DEFAULT_BACKOFF,
     ) -> None:
         self._client = client
@@ -78,6 +79,7 @@ class Informer(Generic[T, P]):
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._page_limit = page_limit
+        self._silence_seconds = silence_seconds
         self._retries = Retries(backoff)
         self._held: dict[str, tuple[str, P]] = {}
         self._version: str | None = None
@@ -259,6 +261,7 @@ class Informer(Generic[T, P]):
             label_selector=self._label_selector,
             field_selector=self._field_selector,
             timeout_seconds=_WATCH_SECONDS,
+            silence_seconds=self._silence_seconds,
         )
         async with aclosing(events):
             async for event in events:

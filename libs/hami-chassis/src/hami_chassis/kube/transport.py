@@ -65,10 +65,10 @@ class Transport:
 
     @asynccontextmanager
     async def stream(
-        self, call: Call, path: str, *, query: Mapping[str, str], timeout_seconds: float
+        self, call: Call, path: str, *, query: Mapping[str, str], timeout_seconds: float, silence_seconds: float
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """The body of a successful GET, to be read as it comes."""
-        timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=10.0)
+        """The body of a successful GET, to be read as it comes. `silence_seconds` without a byte of it is an error."""
+        timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=10.0, sock_read=silence_seconds)
         async with self._send(call, "GET", path, query=query, timeout=timeout) as response:
             yield response.content
 
