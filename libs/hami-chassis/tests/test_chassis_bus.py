@@ -15,6 +15,8 @@ from hami_chassis.cloudevents import event_headers
 from hami_chassis.errors import Permanent, Transient
 
 STREAM = Stream(name="TEST", subjects=["test.>"], max_age_seconds=3600)
+PATIENCE_SECONDS = 60
+"""Of one answer: a machine of CI may be many times as slow as an idle one."""
 _numbers = itertools.count()
 
 
@@ -47,7 +49,7 @@ async def stored(nats_server, stream: str = "TEST") -> list[tuple[str, bytes, st
     """Subject, payload and id of all messages of the stream, read by a plain client."""
     client = await nats.connect(nats_server.url, **nats_server.credentials)
     try:
-        jetstream = client.jetstream()
+        jetstream = client.jetstream(timeout=PATIENCE_SECONDS)
         state = (await jetstream.stream_info(stream)).state
         found = []
         for sequence in range(state.first_seq, state.last_seq + 1):
@@ -126,7 +128,7 @@ async def test_a_stream_deleted_under_a_live_connection_is_made_again(nats_serve
         bus.publish("test.a", b"before", headers("before"))
         await bus.wait_published()
         client = await nats.connect(nats_server.url)
-        await client.jetstream().delete_stream("TEST")
+        await client.jetstream(timeout=PATIENCE_SECONDS).delete_stream("TEST")
         await client.close()
         bus.publish("test.a", b"after", headers("after"))
         await bus.wait_published()
@@ -145,7 +147,7 @@ async def test_a_declared_stream_is_updated_and_a_refused_update_does_no_harm(na
             bus.publish("test.a", b"x", headers(f"id-{next(_numbers)}"))
             await bus.wait_published()
             client = await nats.connect(nats_server.url)
-            info = await client.jetstream().stream_info("TEST")
+            info = await client.jetstream(timeout=PATIENCE_SECONDS).stream_info("TEST")
             await client.close()
             assert set(info.config.subjects) == expected
 
@@ -188,7 +190,7 @@ async def test_what_can_never_be_stored_does_not_hold_up_the_rest(nats_server, n
 
 async def test_a_stopping_bus_publishes_what_waits(nats_server, new_bus):
     await nats_server.start()
-    async with running(new_bus()) as bus:
+    async with running(new_bus(flush_seconds=300)) as bus:
         await bus.wait_connected()
         for number in range(700):
             bus.publish("test.a", str(number).encode(), headers(f"id-{number}"))
@@ -237,7 +239,8 @@ async def test_a_refusing_plain_handler_goes_on_with_the_next_message(nats_serve
         await publish_until(bus, got, 3)
 
 
-CONSUMER = DurableConsumer(stream="TEST", name="reader", ack_seconds=1.0)
+CONSUMER = DurableConsumer(stream="TEST", name="reader", ack_seconds=600.0)
+"""What is handled late, on a machine that is busy, must not come again meanwhile."""
 
 
 async def test_a_durable_consumer_goes_on_where_it_ended(nats_server, new_bus):
@@ -255,10 +258,11 @@ async def test_a_durable_consumer_goes_on_where_it_ended(nats_server, new_bus):
         reader.consume(CONSUMER, second)
         async with running(reader):
             speaker.publish("test.a", b"new", headers("new"))
-            await second.wait_for(1)
+            # The last acknowledgements of a reader that was stopped may not have been flushed.
+            while not second.messages or second.messages[-1].payload != b"new":
+                await second.wait_for(len(second.messages) + 1)
     assert [message.payload for message in first.messages] == [str(number).encode() for number in range(150)]
-    # The last acknowledgements of a reader that was stopped may not have been flushed.
-    assert second.messages[-1].payload == b"new"
+    assert len(second.messages) < 150
 
 
 async def test_a_transient_refusal_brings_the_message_again_and_a_permanent_one_never(nats_server, new_bus, metrics):
@@ -328,7 +332,7 @@ async def test_a_durable_consumer_survives_a_stream_deleted_under_it(nats_server
         bus.publish("test.a", b"before", headers("before"))
         await got.wait_for(1)
         client = await nats.connect(nats_server.url)
-        await client.jetstream().delete_stream("TEST")
+        await client.jetstream(timeout=PATIENCE_SECONDS).delete_stream("TEST")
         await client.close()
         bus.publish("test.a", b"after", headers("after"))
         await got.wait_for(2)
@@ -374,7 +378,7 @@ async def test_queries(nats_server, new_bus, question, payload, code):
         assert reply.payload == payload
         assert reply.headers.get("Nats-Service-Error-Code") == code
         assert "inside" not in str(reply.headers)
-        listing = await client.request("$SRV.PING.upper", b"")
+        listing = await client.request("$SRV.PING.upper", b"", timeout_seconds=PATIENCE_SECONDS)
         assert b'"name": "upper"' in listing.payload
 
 
@@ -394,7 +398,7 @@ async def test_a_query_without_anybody_to_answer_is_transient(nats_server, new_b
         await nats_server.start()
         await bus.wait_connected()
         with pytest.raises(Transient, match="nobody answers"):
-            await bus.request("nobody.home", b"")
+            await bus.request("nobody.home", b"", timeout_seconds=PATIENCE_SECONDS)
 
 
 PERMISSIONS = """

@@ -89,7 +89,8 @@ async def fake() -> AsyncIterator[FakeKube]:
 
 @pytest.fixture
 async def client(fake, metrics) -> AsyncIterator[KubeClient]:
-    client = await KubeClient.connect(KubeSettings(kubeconfig=fake.url), metrics=metrics, clock=SystemClock())
+    settings = KubeSettings(kubeconfig=fake.url, timeout_seconds=60.0)
+    client = await KubeClient.connect(settings, metrics=metrics, clock=SystemClock())
     yield client
     await client.close()
 

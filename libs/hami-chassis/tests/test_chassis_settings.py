@@ -15,8 +15,7 @@ from hami_chassis.kube import KubeSettings, LeaderSettings
 from hami_chassis.log import LogSettings
 from hami_chassis.settings import MASK, Secret, SettingsError, load_settings, masked, settable_fields
 from hami_chassis.tls import TlsSettings
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 
@@ -206,16 +205,16 @@ SETTABLE = [leaf.path for leaf in settable_fields(Settings)]
     ),
     st.lists(st.tuples(st.sampled_from(SETTABLE), st.text())),
 )
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_whatever_is_given_ends_in_settings_or_in_faults(tmp_path, document, sets):
+def test_whatever_is_given_ends_in_settings_or_in_faults(tmp_path_factory, document, sets):
+    folder = tmp_path_factory.mktemp("settings")
     try:
-        got = load(tmp_path, yaml.safe_dump(document), sets=[f"{path}={text}" for path, text in sets])
+        got = load(folder, yaml.safe_dump(document), sets=[f"{path}={text}" for path, text in sets])
     except SettingsError as error:
         faults = error.faults
         assert faults  # either way is right; a fault must be told
     else:
         assert isinstance(got, Settings)
-        assert load(tmp_path, yaml.safe_dump(msgspec.to_builtins(got))) == got
+        assert load(folder, yaml.safe_dump(msgspec.to_builtins(got))) == got
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from hami_node_agent.core.inventory import Inventory, OfferedCard
 from hami_node_agent.metrics import NodeAgentMetrics
 from hami_node_agent.ports import RefusedForGoodError
 from hand_over_parts import default_parts
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kubelet_api.checkpoint import CheckpointView, PodDevicesEntry, pod_devices_entry
 from kubelet_api.deviceplugin_v1beta1_pb2 import CDIDevice, ContainerAllocateResponse
@@ -261,7 +261,7 @@ def node_with(pod: kube.Pod, uid: str, container: str, devices: int) -> Iterator
         yield Node(Path(folder), pod, uid=uid, container=container, devices=devices)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=150)
+@settings(max_examples=150)
 @given(PODS, NAME, st.integers(1, 3), st.none() | UIDS)
 def test_no_pod_makes_the_agent_write_or_mount_beyond_its_own(
     pod: kube.Pod, container: str, devices: int, other_uid: str | None
@@ -275,7 +275,7 @@ def test_no_pod_makes_the_agent_write_or_mount_beyond_its_own(
         node.check_files()
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(PROPER, min_size=1, max_size=2), ANNOTATIONS)
 def test_what_was_handed_out_is_never_raised(slices: list[str], later: dict[str, str]) -> None:
     allocation = "".join(f"{piece}:" for piece in slices) + ";"
