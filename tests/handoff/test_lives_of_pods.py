@@ -102,11 +102,11 @@ async def test_the_folder_of_a_pod_that_was_deleted_under_its_processes_stays() 
 async def test_a_pod_that_is_being_deleted_keeps_its_devices_until_its_containers_ended() -> None:
     async with new_world(cards=1) as world, node(world, allocatable=10):
         slow = f"trap '{gate(world, 'end')}; exit 0' TERM; {HOLD}"
-        world.bind_pod("old", slot((0, 1000, 0)), container(gpus=1, script=slow), terminationGracePeriodSeconds=60)
+        world.bind_pod("old", slot((0, 1000, 0)), container(gpus=1, script=slow), terminationGracePeriodSeconds=600)
         await settled(world, "old")
         held = book(world)
         pod = world.pod("old")
-        pod["metadata"] |= {"deletionTimestamp": "2026-03-04T05:06:07Z", "deletionGracePeriodSeconds": 60}
+        pod["metadata"] |= {"deletionTimestamp": "2026-03-04T05:06:07Z", "deletionGracePeriodSeconds": 600}
         world.fake.put("pods", pod)
         kill = world.bind_pod("other", slot((0, 2000, 0)), container(gpus=1))
         await settled(world, "other")

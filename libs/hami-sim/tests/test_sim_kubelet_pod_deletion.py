@@ -19,7 +19,7 @@ async def test_a_deleted_pod_may_say_goodbye(node):
         while not (node.root / "up").exists():  # noqa: ASYNC110 (another process writes it)
             await asyncio.sleep(0.02)
         folder = node.folder()
-        node.kube.ask_deletion("pod", 20)
+        node.kube.ask_deletion("pod", 300)
         await node.kube.until_gone("pod")
 
     assert (node.root / "bye").read_text() == "bye\n"

@@ -34,7 +34,7 @@ async def test_a_plugin_may_go_and_come_back(prefix_node):
 async def test_an_unhealthy_device_is_not_allocatable(prefix_node):
     plugin = ScriptedPlugin(RESOURCE, ["a", "b"])
     async with prefix_node.kubelet_and(plugin, 2):
-        await plugin.set_health({"a": False})
+        plugin.set_health({"a": False})
         await prefix_node.allocatable(1)
         prefix_node.run(container("true", gpus=1))
         await prefix_node.kube.until_phase("pod", "Succeeded")

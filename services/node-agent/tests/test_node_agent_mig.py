@@ -207,12 +207,16 @@ async def test_by_the_lock_a_pod_whose_instance_has_its_name_again_goes_on_after
 
 @asynccontextmanager
 async def booted(world: World) -> AsyncIterator[None]:
-    """Kubelet hears of pods once the agent's plugin is there: it would refuse them for good else."""
+    """Kubelet hears of pods once it knows the agent's devices: it would refuse them for good else."""
+    before = world.node()
+    before["status"]["allocatable"].pop("nvidia.com/gpu")  # of the kubelet before
+    world.fake.put("nodes", before)
     world.fake.fail("list", "pods", 503, times=10**6)
     world.start_agent()
 
     async def tell_of_pods() -> None:
         await world.agent_serves()
+        await world.allocatable(10)
         world.fake.clear_faults()
 
     telling = asyncio.create_task(tell_of_pods())
@@ -254,4 +258,4 @@ async def test_mig_mode_is_switched_on_only_where_nobody_uses_the_card(world: Wo
 
     switched = [line["card"] for line in world.agent_lines("mig-mode-switched-on")]
     assert sorted(switched) == [card_id(0), card_id(1), card_id(3)]
-    assert "cannot be switched on" in str(world.events("CardNotOffered"))
+    await until(lambda: "cannot be switched on" in str(world.events("CardNotOffered")), "the card that refused")

@@ -14,7 +14,7 @@ import pytest
 from hami_chassis.kube import KubeSettings
 from hami_chassis.tls import TlsSettings
 from hami_model import keys
-from hami_scheduler.config import ExtenderSettings, PlacementSettings, UpkeepSettings
+from hami_scheduler.config import BindSettings, ExtenderSettings, PlacementSettings, UpkeepSettings
 from hami_sim.controlplane.layout import CertificateFiles
 from hami_sim.controlplane.pki import CertificateAuthority, Identity
 from hami_sim.fake_kube import FakeKube
@@ -621,9 +621,19 @@ async def test_early_annotations_go_when_the_reservation_goes(fake_kube: FakeKub
 
 @pytest.fixture
 async def locking(fake_kube: FakeKube) -> AsyncIterator[Scheduler]:
-    """A replica over a node whose hand-off is `lock`."""
+    """A replica over a node whose hand-off is `lock`; a bind waits for the lock as long as it takes."""
     fake_kube.put("nodes", node("n1", handoff="lock"))
-    async with running(settings_for(fake_kube.url)) as found:
+    bind = BindSettings(timeout_seconds=20.0, lock_wait_seconds=300.0)
+    async with running(settings_for(fake_kube.url, bind=bind)) as found:
+        yield found
+
+
+@pytest.fixture
+async def impatient(fake_kube: FakeKube) -> AsyncIterator[Scheduler]:
+    """A replica over such a node; a bind gives up soon."""
+    fake_kube.put("nodes", node("n1", handoff="lock"))
+    bind = BindSettings(timeout_seconds=20.0, lock_wait_seconds=0.5)
+    async with running(settings_for(fake_kube.url, bind=bind)) as found:
         yield found
 
 
@@ -656,23 +666,23 @@ async def test_a_waiting_bind_goes_on_when_the_lock_is_freed(fake_kube: FakeKube
 @pytest.mark.case("LCK-01")
 @pytest.mark.case("LCK-05")
 async def test_a_bind_that_waited_too_long_leaves_the_lock_of_the_other(
-    fake_kube: FakeKube, locking: Scheduler
+    fake_kube: FakeKube, impatient: Scheduler
 ) -> None:
     first, second = fake_kube.put("pods", pod("a")), fake_kube.put("pods", pod("b"))
-    await locking.filter(first, ["n1"])
-    await locking.bind(first, "n1")
-    await locking.filter(second, ["n1"])
-    assert "node lock contention" in (await locking.bind(second, "n1"))["Error"]
+    await impatient.filter(first, ["n1"])
+    await impatient.bind(first, "n1")
+    await impatient.filter(second, ["n1"])
+    assert "node lock contention" in (await impatient.bind(second, "n1"))["Error"]
     assert lock_of(fake_kube).endswith(",default,a")
-    assert await used_mib(locking) == 1000
+    assert await used_mib(impatient) == 1000
 
 
-async def test_a_freed_lock_wakes_the_pod_that_waited_for_it_in_vain(fake_kube: FakeKube, locking: Scheduler) -> None:
+async def test_a_freed_lock_wakes_the_pod_that_waited_for_it_in_vain(fake_kube: FakeKube, impatient: Scheduler) -> None:
     first, second = fake_kube.put("pods", pod("a")), fake_kube.put("pods", pod("b"))
-    await locking.filter(first, ["n1"])
-    await locking.bind(first, "n1")
-    await locking.filter(second, ["n1"])
-    assert "node lock contention" in (await locking.bind(second, "n1"))["Error"]
+    await impatient.filter(first, ["n1"])
+    await impatient.bind(first, "n1")
+    await impatient.filter(second, ["n1"])
+    assert "node lock contention" in (await impatient.bind(second, "n1"))["Error"]
     assert wakes(fake_kube, "b") == 0
     freed = fake_kube.get("nodes", "n1")
     del freed["metadata"]["annotations"][keys.NODE_LOCK]

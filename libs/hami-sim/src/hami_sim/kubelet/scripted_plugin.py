@@ -48,15 +48,16 @@ class ScriptedPlugin(DevicePluginServicer):
         )
         self._numa_node = numa_node
         self._health = dict.fromkeys(device_ids, True)
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
+        """Set, and replaced by a new one, at every change."""
         self.called = asyncio.Condition()
         """Notified after every call."""
 
-    async def set_health(self, health: dict[str, bool]) -> None:
+    def set_health(self, health: dict[str, bool]) -> None:
         """Announce a change of some devices."""
-        async with self._changed:
-            self._health |= health
-            self._changed.notify_all()
+        self._health |= health
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     @asynccontextmanager
     async def serving(self, folder: Path, endpoint: str = "scripted.sock") -> AsyncIterator[None]:
@@ -99,9 +100,9 @@ class ScriptedPlugin(DevicePluginServicer):
     ) -> AsyncIterator[pb.ListAndWatchResponse]:
         await self._note("ListAndWatch", request)
         while True:
+            changed = self._changed
             yield pb.ListAndWatchResponse(devices=[self._device(*item) for item in self._health.items()])
-            async with self._changed:
-                await self._changed.wait()
+            await changed.wait()
 
     async def GetPreferredAllocation(  # noqa: N802
         self,
