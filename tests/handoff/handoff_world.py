@@ -69,8 +69,6 @@ async def node(world: World, *, allocatable: int = 20, pods_wait: bool = False) 
 
     `pods_wait`: kubelet hears of pods only when its plugin is there. After a reboot it would refuse them for good else.
     """
-    if pods_wait:
-        _forget_what_was_offered(world)
     world.start_agent()
     telling = asyncio.create_task(_tell_of_pods(world, allocatable)) if pods_wait else None
     async with world.kubelet(allocatable=allocatable):
@@ -79,13 +77,6 @@ async def node(world: World, *, allocatable: int = 20, pods_wait: bool = False) 
             await telling
         yield world
     await world.kill_agent()
-
-
-def _forget_what_was_offered(world: World) -> None:
-    """So that the count on the node is this kubelet's, which has heard of the devices then."""
-    seen = world.node()
-    seen["status"].get("allocatable", {}).pop("nvidia.com/gpu", None)
-    world.fake.put("nodes", seen)
 
 
 async def _tell_of_pods(world: World, allocatable: int) -> None:

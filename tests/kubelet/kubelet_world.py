@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +17,7 @@ import aiohttp
 from hami_model import allocations
 from hami_sim.cluster.services import program
 from hami_sim.controlplane import RestClient
-from node_places import CDI_FOLDER, NODE, WORKLOAD_IMAGE
+from node_places import CDI_FOLDER, KUBELET_FOLDER, NODE, WORKLOAD_IMAGE
 from prometheus_client.parser import text_string_to_metric_families
 from real_node import Node
 
@@ -28,6 +31,8 @@ SHOWN = "shown.sh"
 """In front of commands of containers whose cards are shown by variable."""
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 ENDS = ("Succeeded", "Failed")
+COMMAND_FAILED = "command terminated with exit code"
+"""In kubectl's error where the command itself failed; else it was not run."""
 PATIENCE_SECONDS = 400.0
 POLL_SECONDS = 0.1
 
@@ -148,14 +153,34 @@ class World:
         return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
     async def execute(self, name: str, *command: str, container_name: str = "main") -> str:
-        """`kubectl exec`: standard output, with standard error behind it where it failed."""
+        """`kubectl exec` of a command that only looks: standard output, with standard error behind it where it failed.
+
+        It is asked for again where it did not begin: a kubelet that has just started does not know its pods yet.
+        """
         control_plane = self.node.cluster.control_plane
         argv = (
             str(control_plane.binaries.kubectl), f"--kubeconfig={control_plane.kubeconfig}",
             f"--namespace={self.namespace}", "exec", name, f"--container={container_name}", "--", *command,
         )  # fmt: skip
-        done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
-        return done.stdout if done.returncode == 0 else f"{done.stdout}{done.stderr}"
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return done.stdout
+            if COMMAND_FAILED in done.stderr:
+                return f"{done.stdout}{done.stderr}"
+            assert time.monotonic() < deadline, done.stderr
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def end_process(self, name: str) -> None:
+        """Ends the process of HOLD in the pod, its container's first, from the node: no kubelet has to be asked."""
+        uid = (await self.pod(name))["metadata"]["uid"]
+        os.kill(self.host_pid_of(uid, WORKLOAD), signal.SIGTERM)
+
+    async def touch(self, name: str, volume: str, file: str) -> None:
+        """Makes a file in an emptyDir of the pod, from the node: no kubelet has to be asked."""
+        uid = (await self.pod(name))["metadata"]["uid"]
+        (KUBELET_FOLDER / "pods" / uid / "volumes" / "kubernetes.io~empty-dir" / volume / file).touch()
 
     async def said(self, name: str, *command: str) -> list[Json]:
         """The JSON lines of a command that is run in the container."""

@@ -85,7 +85,7 @@ async def test_a_container_without_a_slice_sees_no_card(world: World) -> None:
 async def test_a_container_that_is_restarted_keeps_its_slice(world: World) -> None:
     await world.create_pod("again", container(HOLD, gpu=1, gpumem=900), restart="Always")
     await world.until_holding("again")
-    await world.execute("again", "kill", "1")
+    await world.end_process("again")
     await world.until_restarted("again", 1)
     (said,) = await world.said("again", *GROW)
     assert said["granted_mib"] == 900 - 100  # the container itself holds 100

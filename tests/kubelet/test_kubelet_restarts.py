@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from kubelet_world import ENDS, GROW, HOLD, World, container
 
@@ -26,7 +28,7 @@ async def test_running_containers_live_on_and_new_ones_get_their_own(world: Worl
     assert (await world.pod("before"))["status"]["containerStatuses"][0]["restartCount"] == 0
     await world.create_pod("after", container(GROW, gpu=1, gpumem=1700))
     assert await world.granted_mib("after") == 1700
-    await world.execute("before", "kill", "1")
+    await world.end_process("before")
     await world.until_restarted("before", 1)
     (said,) = await world.said("before", *GROW)
     assert said["granted_mib"] == 900 - 100  # the container itself holds 100
@@ -47,7 +49,7 @@ async def start_slowly(world: World) -> None:
 async def test_the_agent_is_restarted_between_allocate_and_pre_start(world: World) -> None:
     await start_slowly(world)
     await restart(world, "node-agent")
-    await world.execute("slow", "touch", "/state/go", container_name="waits")
+    await world.touch("slow", "state", "go")
     assert await world.granted_mib("slow") == 1300
 
 
@@ -55,7 +57,8 @@ async def test_the_kubelet_is_restarted_between_allocate_and_pre_start(world: Wo
     """It admits anew what does not run yet, and refuses that itself where the agent has not registered again."""
     await start_slowly(world)
     await restart(world, "kubelet")
-    await world.execute("slow", "touch", "/state/go", container_name="waits")  # in vain where it is refused
+    with suppress(FileNotFoundError):  # where it is refused, its volumes go
+        await world.touch("slow", "state", "go")
     slow = await world.until_pod("slow", lambda pod: pod["status"]["phase"] in ENDS)
     if slow["status"]["phase"] == "Failed":
         assert slow["status"]["reason"] == "UnexpectedAdmissionError"
@@ -69,7 +72,7 @@ async def test_the_kubelet_is_restarted_between_allocate_and_pre_start(world: Wo
 
 async def test_both_directions_of_a_change_while_pods_run(world: World) -> None:
     async def restarted_keeps(name: str, size: int, count: int) -> None:
-        await world.execute(name, "kill", "1")
+        await world.end_process(name)
         await world.until_restarted(name, count)
         (said,) = await world.said(name, *GROW)
         assert said["granted_mib"] == size - 100

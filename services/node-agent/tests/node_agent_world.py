@@ -254,6 +254,8 @@ class World:
 
     @asynccontextmanager
     async def kubelet(self, allocatable: int | None = None) -> AsyncIterator[KubeletStandIn]:
+        """A kubelet that has just started; `allocatable`: the block begins when it offers so many."""
+        self._forget_what_was_offered()
         metrics, clock = ChassisMetrics(CollectorRegistry()), SystemClock()
         async with AsyncExitStack() as stack:
             client = await KubeClient.connect(
@@ -272,6 +274,13 @@ class World:
             if allocatable is not None:
                 await self.allocatable(allocatable)
             yield stand_in
+
+    def _forget_what_was_offered(self) -> None:
+        """So that the count on the node is that of the next kubelet, which has heard of the devices then."""
+        if any(node["metadata"]["name"] == NODE for node in self.fake.all("nodes")):
+            seen = self.node()
+            seen.get("status", {}).get("allocatable", {}).pop("nvidia.com/gpu", None)
+            self.fake.put("nodes", seen)
 
     async def allocatable(self, count: int) -> None:
         """Returns when kubelet offers so many, and a running agent has told the node of its cards."""
