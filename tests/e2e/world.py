@@ -15,6 +15,7 @@ import nats
 from hami_model import events
 from hami_model.events import subjects
 from hami_sim.cluster import LocalCluster
+from hami_sim.cluster.cards_arrived import wait_for_cards
 from hami_sim.cluster.observe import observe
 from hami_sim.cluster.status import ClusterStatus, PodStatus
 from hami_sim.controlplane import RestClient
@@ -125,7 +126,7 @@ class World:
         return await observe(self.cluster)
 
     async def until_all_ready(self) -> None:
-        """Returns when every service answers so; says which does not when time is over."""
+        """Returns when every service answers so and cards can be asked for; says what is missing when time is over."""
         wanting: list[str] = []
 
         async def look() -> None:
@@ -139,6 +140,10 @@ class World:
             await asyncio.wait_for(look(), PATIENCE_SECONDS)
         except TimeoutError as error:
             raise AssertionError("; ".join(wanting)) from error
+        missing = await wait_for_cards(
+            self.kube, self.cluster.nats_url, self.cluster.plans, timeout_seconds=PATIENCE_SECONDS
+        )
+        assert missing is None, missing
 
     async def pod_status(self, name: str) -> PodStatus:
         (found,) = [pod for pod in (await self.status()).pods if (pod.namespace, pod.name) == (self.namespace, name)]

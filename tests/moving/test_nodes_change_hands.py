@@ -77,6 +77,12 @@ class TheirPlugin:
         return ParseDict(response, pb.ContainerAllocateResponse())
 
 
+def identity(file: Path) -> tuple[int, int, bytes]:
+    """Which file it is, when it was written last, and what it holds; not when it was read, which a start does."""
+    found = file.stat()
+    return found.st_ino, found.st_mtime_ns, file.read_bytes()
+
+
 class LongLived:
     """A pod that writes its environment at every start and ends when it is told to."""
 
@@ -130,7 +136,7 @@ async def test_pods_of_hami_s_plugin_run_on_and_restart_under_our_agent(world: W
             theirs.pod_uid = place(world, "before", slot((0, int(theirs.limit[:-1]), 0)), pod.script)
             await pod.started(1)
         process = pod.process()
-        library = (theirs.hook / "libvgpu.so").stat()
+        library = identity(theirs.hook / "libvgpu.so")
 
         await world.allocatable(0)
         world.start_agent()
@@ -146,7 +152,7 @@ async def test_pods_of_hami_s_plugin_run_on_and_restart_under_our_agent(world: W
         await pod.started(2)
         assert pod.limits() == [theirs.limit, theirs.limit]
         # What it has mounted is as it was: HAMi's library, its own folder.
-        assert (theirs.hook / "libvgpu.so").stat() == library
+        assert identity(theirs.hook / "libvgpu.so") == library
         assert (theirs.hook / "containers" / f"{theirs.pod_uid}_main").is_dir()
 
 

@@ -25,7 +25,7 @@ PROGRAM = Path("/bin/program")
 COMMAND_LINES = {
     "etcd": etcd_arguments(PROGRAM, LAYOUT, PORTS),
     "kube-apiserver": apiserver_arguments(PROGRAM, LAYOUT, PORTS, ControlPlaneSettings()),
-    "kube-controller-manager": controller_manager_arguments(PROGRAM, LAYOUT, PORTS),
+    "kube-controller-manager": controller_manager_arguments(PROGRAM, LAYOUT, PORTS, ControlPlaneSettings()),
     "kube-scheduler": scheduler_arguments(PROGRAM, LAYOUT, PORTS),
 }
 
@@ -68,8 +68,9 @@ def test_nodes_are_not_tainted_where_no_controller_would_lift_the_taint(controll
 
 
 def test_extra_arguments_come_last_so_that_they_win() -> None:
-    settings = ControlPlaneSettings(extra_apiserver_arguments=("--v=4",))
+    settings = ControlPlaneSettings(extra_apiserver_arguments=("--v=4",), extra_controller_manager_arguments=("--v=5",))
     assert apiserver_arguments(PROGRAM, LAYOUT, PORTS, settings)[-1] == "--v=4"
+    assert controller_manager_arguments(PROGRAM, LAYOUT, PORTS, settings)[-1] == "--v=5"
 
 
 def test_the_scheduler_has_two_profiles_and_our_extender() -> None:

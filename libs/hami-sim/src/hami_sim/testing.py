@@ -20,10 +20,14 @@ from typing import Any, TypeVar
 import pytest
 
 from hami_sim.binaries import Binaries, BinariesUnavailableError, obtain_binaries
-from hami_sim.controlplane import ControlPlane, RestClient
+from hami_sim.controlplane import ControlPlane, ControlPlaneSettings, RestClient
 from hami_sim.nats_server import NatsServer
 
 Result = TypeVar("Result")
+SETTINGS = ControlPlaneSettings(
+    # Nodes that a test makes by hand have no kubelet that says they live: they stay Ready, however slow the machine is.
+    extra_controller_manager_arguments=("--node-monitor-grace-period=1h",)
+)
 BINARIES: pytest.StashKey[Binaries | BinariesUnavailableError] = pytest.StashKey()
 
 
@@ -57,7 +61,8 @@ def kubernetes_binaries(pytestconfig: pytest.Config) -> Binaries:
 @pytest.fixture(scope="session")
 def control_plane(kubernetes_binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A started cluster with controllers and no extender."""
-    started = run_outside_loop(ControlPlane.start(tmp_path_factory.mktemp("cluster"), kubernetes_binaries))
+    folder = tmp_path_factory.mktemp("cluster")
+    started = run_outside_loop(ControlPlane.start(folder, kubernetes_binaries, SETTINGS))
     yield started
     run_outside_loop(started.stop())
 

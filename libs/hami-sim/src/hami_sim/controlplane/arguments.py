@@ -75,7 +75,9 @@ def apiserver_arguments(program: Path, layout: StateLayout, ports: Ports, settin
     return [*arguments, *settings.extra_apiserver_arguments]
 
 
-def controller_manager_arguments(program: Path, layout: StateLayout, ports: Ports) -> list[str]:
+def controller_manager_arguments(
+    program: Path, layout: StateLayout, ports: Ports, settings: ControlPlaneSettings
+) -> list[str]:
     """kube-controller-manager; each controller uses a service account of its own."""
     return [
         str(program),
@@ -89,6 +91,7 @@ def controller_manager_arguments(program: Path, layout: StateLayout, ports: Port
         f"--cluster-signing-cert-file={layout.cluster_ca.certificate}",
         f"--cluster-signing-key-file={layout.cluster_ca.key}",
         "--profiling=false",
+        *settings.extra_controller_manager_arguments,
     ]
 
 

@@ -244,7 +244,9 @@ class ControlPlane:
                 argv = arguments.apiserver_arguments(binaries.kube_apiserver, layout, ports, self.settings)
                 probe = https_probe(f"{self.url}/readyz", self._admin_tls())
             case "kube-controller-manager":
-                argv = arguments.controller_manager_arguments(binaries.kube_controller_manager, layout, ports)
+                argv = arguments.controller_manager_arguments(
+                    binaries.kube_controller_manager, layout, ports, self.settings
+                )
                 probe = https_probe(f"https://127.0.0.1:{ports.controller_manager}/healthz", cluster_tls)
             case "kube-scheduler":
                 configuration = scheduler_configuration(

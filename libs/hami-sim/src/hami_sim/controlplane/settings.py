@@ -18,6 +18,9 @@ class ControlPlaneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     extra_apiserver_arguments: tuple[str, ...] = ()
     """Appended to kube-apiserver's arguments, such as `--feature-gates=…`."""
 
+    extra_controller_manager_arguments: tuple[str, ...] = ()
+    """Appended to kube-controller-manager's arguments."""
+
     ready_timeout_seconds: float = 300.0
     """For each program; generous, as a laptop that also compiles is slow."""
 
