@@ -25,6 +25,13 @@ uint64_t vgi_now_ns(void);
 void vgi_sleep_ns(uint64_t nanoseconds);
 void vgi_sleep_microseconds(unsigned microseconds);
 
+/* ---- src/prim/cancel.c ---- */
+
+/* Between these two the thread cannot be cancelled: wherever a lock is held, or the program waits for us. The driver's
+ * calls are no places for it either, so a program need not reckon with it in ours. */
+int vgi_hold_off_cancel(void);
+void vgi_let_cancel(int before);
+
 /* ---- src/prim/process.c ---- */
 
 const char *vgi_getenv(const char *name);

@@ -18,22 +18,34 @@ int8_t vgi_card_of_device[VGI_MAX_DEVICES];
 static pthread_mutex_t attach_mutex = PTHREAD_MUTEX_INITIALIZER; /* one thread attaches */
 static pthread_mutex_t region_mutex = PTHREAD_MUTEX_INITIALIZER; /* threads share the file's lock */
 static struct vgi_region_file file = {.descriptor = -1};
+static int holders_cancel_state; /* before it took region_mutex, which guards this */
 
+static void let_region_mutex_go(void) {
+    int before = holders_cancel_state;
+    pthread_mutex_unlock(&region_mutex);
+    vgi_let_cancel(before);
+}
+
+/* Who holds it cannot be cancelled: the whole container would wait for that thread's lock. */
 bool vgi_region_lock(unsigned milliseconds) {
+    int before = vgi_hold_off_cancel();
     for (unsigned waited = 0; pthread_mutex_trylock(&region_mutex) != 0; waited++) {
-        if (waited >= milliseconds)
+        if (waited >= milliseconds) {
+            vgi_let_cancel(before);
             return false;
+        }
         vgi_sleep_microseconds(1000);
     }
+    holders_cancel_state = before;
     if (vgi_region_file_lock(&file, milliseconds))
         return true;
-    pthread_mutex_unlock(&region_mutex);
+    let_region_mutex_go();
     return false;
 }
 
 void vgi_region_unlock(void) {
     vgi_region_file_unlock(&file);
-    pthread_mutex_unlock(&region_mutex);
+    let_region_mutex_go();
 }
 
 static void after_fork_in_child(void) {
@@ -247,9 +259,10 @@ static CUresult pass_through(enum vgi_level level, const char *why) {
 }
 
 static CUresult attach_locked(const struct uuid_list *cuda) {
+    static struct uuid_list nvml; /* not on the stack: threads may have little */
     char reason[384];
     struct vgi_found_limits found;
-    struct uuid_list nvml = {.count = 0};
+    nvml.count = 0;
     prepare_once();
     if (vgi_state() != VGI_DETACHED)
         return told_of(vgi_state());
@@ -268,13 +281,9 @@ static CUresult attach_locked(const struct uuid_list *cuda) {
     return take_slot(&found, cuda, &nvml);
 }
 
-CUresult vgi_attach(void) {
+/* Apart from its caller, which also calls what needs as much of the stack. */
+__attribute__((noinline)) static CUresult list_and_attach(void) {
     struct uuid_list cuda;
-    enum vgi_state state = vgi_state();
-    if (state != VGI_DETACHED)
-        return told_of(state);
-    if (!vgi_limits_are_valid())
-        return CUDA_ERROR_NOT_PERMITTED;
     CUresult result = list_cuda(&cuda); /* the driver's own answer where CUDA is not initialised */
     if (result != CUDA_SUCCESS)
         return result;
@@ -284,11 +293,19 @@ CUresult vgi_attach(void) {
     return result;
 }
 
-struct vg_region *vgi_look(void) {
+CUresult vgi_attach(void) {
+    enum vgi_state state = vgi_state();
+    if (state != VGI_DETACHED)
+        return told_of(state);
+    int before = vgi_hold_off_cancel();
+    CUresult result = vgi_limits_are_valid() ? list_and_attach() : CUDA_ERROR_NOT_PERMITTED;
+    vgi_let_cancel(before);
+    return result;
+}
+
+static struct vg_region *look(void) {
     char reason[384];
     struct vgi_found_limits found;
-    if (vgi_state() == VGI_ATTACHED)
-        return vgi_region;
     if (!vgi_find_limits(&found, reason, sizeof reason) || found.disabled)
         return NULL;
     pthread_mutex_lock(&attach_mutex);
@@ -298,6 +315,15 @@ struct vg_region *vgi_look(void) {
     if (vgi_state() != VGI_ATTACHED) /* another thread may have come first */
         follow_limits(&found, region, NULL);
     pthread_mutex_unlock(&attach_mutex);
+    return region;
+}
+
+struct vg_region *vgi_look(void) {
+    if (vgi_state() == VGI_ATTACHED)
+        return vgi_region;
+    int before = vgi_hold_off_cancel();
+    struct vg_region *region = look();
+    vgi_let_cancel(before);
     return region;
 }
 

@@ -11,6 +11,7 @@ struct vgi_map vgi_allocations;
 #define PAUSE_US 50
 #define TAKE_OVER_AFTER 40      /* pauses: adding up takes microseconds */
 #define PROVISIONAL_PAUSES 5000 /* half a second: for one whose process is stopped in the middle */
+#define PAUSES_TO_SWEEP 500     /* for one whose process is killed there */
 
 void vgi_forget_allocations(void) {
     vgi_map_reset(&vgi_allocations);
@@ -131,6 +132,8 @@ static bool charge_when_settled(unsigned card, const struct vgi_claim *claim) {
         bool none_under_way = before.made == before.settled && after.made == before.made;
         if (none_under_way || pauses++ == PROVISIONAL_PAUSES)
             return false;
+        if (pauses % PAUSES_TO_SWEEP == 0)
+            reclaim(SWEEP_LOCK_MS);
         if (after.made != after.settled)
             vgi_sleep_microseconds(PAUSE_US);
     }

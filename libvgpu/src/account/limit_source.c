@@ -125,7 +125,12 @@ bool vgi_limits_are_valid(void) {
     static int32_t complained_pid;
     struct vgi_found_limits found;
     char reason[384];
-    if (vgi_state() == VGI_ATTACHED || vgi_find_limits(&found, reason, sizeof reason))
+    if (vgi_state() == VGI_ATTACHED)
+        return true;
+    int before = vgi_hold_off_cancel();
+    bool valid = vgi_find_limits(&found, reason, sizeof reason);
+    vgi_let_cancel(before);
+    if (valid)
         return true;
     int32_t pid = vgi_own_pid();
     if (__atomic_exchange_n(&complained_pid, pid, __ATOMIC_RELAXED) != pid)

@@ -101,7 +101,9 @@ void vgi_read_usage(unsigned card, const struct vgi_usage *before, struct vgi_us
     uint64_t counted = counted_of(card);
     bool quiet = is_quiet();
     *usage = (struct vgi_usage){.counted_first = counted};
+    int cancel_state = vgi_hold_off_cancel();
     read_driver(card, before, usage);
+    vgi_let_cancel(cancel_state);
     usage->counted_most = counted_of(card) > counted ? counted_of(card) : counted;
     usage->quiet = quiet && is_quiet() && usage->counted_most == counted;
 }

@@ -96,9 +96,11 @@ void vgi_sampler_tick(uint64_t now_ns) {
         return;
     if (!vgi_any_host_pid(vgi_region) || atomic_flag_test_and_set(&samples_taken))
         return;
+    int before = vgi_hold_off_cancel();
     if (nvml_is_ready())
         for (unsigned card = 0; card < VG_MAX_CARDS; card++)
             if ((cards >> card & 1) != 0)
                 sample_card(card, now_ns);
     atomic_flag_clear(&samples_taken);
+    vgi_let_cancel(before);
 }

@@ -19,11 +19,16 @@ uint64_t vgi_now_ns(void) {
 void vgi_sleep_ns(uint64_t nanoseconds) {
     uint64_t end = vgi_now_ns() + nanoseconds;
     struct timespec until = {.tv_sec = (time_t)(end / 1000000000ull), .tv_nsec = (long)(end % 1000000000ull)};
+    int before = vgi_hold_off_cancel();
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
         ;
+    vgi_let_cancel(before);
 }
 
 void vgi_sleep_microseconds(unsigned microseconds) {
     struct timespec pause = {.tv_sec = microseconds / 1000000, .tv_nsec = (long)(microseconds % 1000000) * 1000};
-    nanosleep(&pause, NULL);
+    int before = vgi_hold_off_cancel();
+    while (nanosleep(&pause, &pause) != 0 && errno == EINTR)
+        ;
+    vgi_let_cancel(before);
 }

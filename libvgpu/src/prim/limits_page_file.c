@@ -53,7 +53,7 @@ static bool path_of_line(char *line, uintptr_t address, char path[PATH_MAX]) {
 }
 
 /* The same, by a walk over all mappings. */
-static bool path_in_maps(uintptr_t address, char path[PATH_MAX]) {
+__attribute__((noinline)) static bool path_in_maps(uintptr_t address, char path[PATH_MAX]) {
     char text[2 * PATH_MAX];
     size_t held = 0;
     bool found = false;
@@ -96,17 +96,16 @@ static void cut_suffix(char *path, const char *suffix) {
 }
 
 static bool find_page_path(char out[PATH_MAX]) {
-    static const char here;
-    char library[PATH_MAX];
-    if (!path_by_link(library) && !path_in_maps((uintptr_t)&here, library) && !path_by_loader(&here, library))
+    static const char here, page[] = "/" VG_LIMITS_DIRECTORY "/" VG_LIMITS_FILE;
+    if (!path_by_link(out) && !path_in_maps((uintptr_t)&here, out) && !path_by_loader(&here, out))
         return false;
-    cut_suffix(library, " (deleted)");
-    cut_suffix(library, "//deleted");
-    char *slash = strrchr(library, '/');
-    if (slash == NULL)
+    cut_suffix(out, " (deleted)");
+    cut_suffix(out, "//deleted");
+    char *slash = strrchr(out, '/');
+    if (slash == NULL || slash + sizeof page > out + PATH_MAX)
         return false;
-    *slash = '\0';
-    return snprintf(out, PATH_MAX, "%s/" VG_LIMITS_DIRECTORY "/" VG_LIMITS_FILE, library) < PATH_MAX;
+    memcpy(slash, page, sizeof page);
+    return true;
 }
 
 /* Remembered by whoever is first; those who come meanwhile find it themselves, so that nobody waits. */
@@ -152,7 +151,8 @@ static const char *file_fault(const struct stat *status) {
     return NULL;
 }
 
-static const char *map_page(int descriptor, const struct vg_limits_page **page) {
+/* Apart, as the path has as much of the stack. */
+__attribute__((noinline)) static const char *map_page(int descriptor, const struct vg_limits_page **page) {
     struct stat status;
     struct vg_limits_page copy;
     if (fstat(descriptor, &status) != 0)

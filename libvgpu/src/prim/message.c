@@ -37,7 +37,9 @@ void vgi_say(enum vgi_level level, const char *format, ...) {
     if (length > sizeof line - 2)
         length = sizeof line - 2;
     line[length] = '\n';
+    int before = vgi_hold_off_cancel();
     ssize_t written = write(STDERR_FILENO, line, length + 1);
     (void)written; /* nothing can be done about a closed stderr */
+    vgi_let_cancel(before);
     speaking = 0;
 }

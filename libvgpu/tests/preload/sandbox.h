@@ -51,6 +51,9 @@ struct vg_region *sandbox_region(const struct sandbox *sandbox);
 void sandbox_fail(const struct sandbox *sandbox, const char *symbol, int code, uint64_t after, uint64_t times);
 void sandbox_heal(const struct sandbox *sandbox);
 
+/* Whether a fault of that symbol, armed here or by sim-driver, has met a call: that one cannot meet another. */
+bool sandbox_has_met(const struct sandbox *sandbox, const char *symbol);
+
 /* Begins to count calls, from zero; how often a symbol was called since. */
 void sandbox_count_calls(const struct sandbox *sandbox);
 uint64_t sandbox_calls(const struct sandbox *sandbox, const char *symbol);

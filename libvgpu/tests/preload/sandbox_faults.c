@@ -45,6 +45,18 @@ void sandbox_heal(const struct sandbox *sandbox) {
     sim_faults_clear(faults_of(sandbox));
 }
 
+bool sandbox_has_met(const struct sandbox *sandbox, const char *symbol) {
+    const struct sim_faults *faults = faults_of(sandbox);
+    struct sim_symbol wanted = symbol_of(symbol);
+    for (int i = 0; i < SIM_MAX_FAULTS; i++) {
+        const struct sim_armed_fault *armed = &faults->armed[i];
+        const struct sim_symbol *of = &armed->fault.symbol;
+        if (atomic_load(&armed->calls) > armed->fault.after && of->table == wanted.table && of->number == wanted.number)
+            return true;
+    }
+    return false;
+}
+
 void sandbox_count_calls(const struct sandbox *sandbox) {
     sim_faults_count(faults_of(sandbox), true);
 }

@@ -109,6 +109,51 @@ static void test_survivor_gets_it(const char *how) {
     sandbox_remove(&sandbox);
 }
 
+/* ---- in the middle of a call that claims more than it keeps: a pool may grow by a whole chunk ---- */
+
+static int run_grower(void) {
+    CUdeviceptr pointer = 0;
+    start_cuda();
+    (void)cuMemAllocAsync(&pointer, 1 * MIB, NULL); /* stays in the driver */
+    return 1;
+}
+
+/* For what fits but for that claim. */
+static int run_asker(void) {
+    CUdeviceptr pointer = 0;
+    start_cuda();
+    printf("asking\n");
+    fflush(stdout);
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 990 * MIB), CUDA_SUCCESS);
+    return check_done();
+}
+
+/* The one waits for the other's claim to settle; it does by that one's death. */
+static void test_killed_while_another_waits_for_it(void) {
+    static const char *const slow[] = {VGPU_BINARY_DIR "/bin/sim-driver",
+                                       "slow",
+                                       "cuMemAllocAsync",
+                                       "--microseconds",
+                                       "2000000000",
+                                       "--times",
+                                       "1",
+                                       NULL};
+    struct sandbox sandbox = sandbox_make();
+    char output[SANDBOX_OUTPUT];
+    CHECK_EQUAL(sandbox_run(&sandbox, false, NULL, slow, output), 0);
+    struct sandbox_process grower = start(&sandbox, "grower");
+    while (!sandbox_has_met(&sandbox, "cuMemAllocAsync") && kill(grower.pid, 0) == 0)
+        usleep(1000);
+    struct sandbox_process asker = start(&sandbox, "asker");
+    CHECK(sandbox_await(&asker, "asking\n"));
+    usleep(50000); /* it is waiting then, or the other one is dead before: right in any case */
+    kill(grower.pid, SIGKILL);
+    CHECK_EQUAL(sandbox_finish(&grower, NULL), -SIGKILL);
+    if (!CHECK_EQUAL(sandbox_finish(&asker, output), 0))
+        fputs(output, stderr);
+    sandbox_remove(&sandbox);
+}
+
 static void test_killed_anywhere(void) {
     struct sandbox sandbox = sandbox_make();
     uint64_t state = 3;
@@ -135,11 +180,16 @@ int main(int argc, char **argv) {
     if (argc == 2) {
         if (strcmp(argv[1], "busy") == 0)
             run_busy();
+        if (strcmp(argv[1], "grower") == 0)
+            return run_grower();
+        if (strcmp(argv[1], "asker") == 0)
+            return run_asker();
         return run_survivor(strcmp(argv[1], "survivor-asks") == 0);
     }
     test_held_memory_comes_back();
     test_survivor_gets_it("survivor-asks");
     test_survivor_gets_it("survivor-allocates");
+    test_killed_while_another_waits_for_it();
     test_killed_anywhere();
     return check_done();
 }
