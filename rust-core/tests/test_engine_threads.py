@@ -10,6 +10,7 @@ from hami_engine import Placement
 
 THREADS = 8
 ROUNDS = 150
+LONG_CALLS = 20
 
 
 @pytest.fixture
@@ -101,22 +102,23 @@ def test_long_calls_let_other_threads_run(cards, pod, empty_cluster):
     cluster = empty_cluster()
     for number in range(2000):
         cluster.set_node(f"node-{number}", cards(f"node-{number}", 8))
-    # Outside this call the worker never lets go of the interpreter, so what runs meanwhile runs within it.
+    # Outside these calls the worker never lets go of the interpreter, so what runs meanwhile runs within one of them:
+    # the first, unless the machine is busy.
     asked = pod("p", (1, 100, 0))
     running = threading.Event()
     ended: list[int] = []
 
     def work() -> None:
         running.set()
-        ended.append(len(cluster.explain(asked).nodes))
+        ended.extend(len(cluster.explain(asked).nodes) for _ in range(LONG_CALLS))
 
     worker = threading.Thread(target=work)
     worker.start()
     running.wait()
-    ended_before = list(ended)
+    ended_before = len(ended)
     # The state is held by `explain`: this waits for it without holding the interpreter.
     answer = cluster.reserve(pod("q", (1, 100, 0)))
     worker.join()
-    assert ended_before == []
-    assert ended == [2000]
+    assert ended_before < LONG_CALLS
+    assert ended == [2000] * LONG_CALLS
     assert isinstance(answer, Placement)
