@@ -53,7 +53,9 @@ async def test_a_process_that_the_library_does_not_hold_is_told_of(
     pod = await world.create_pod("slips", command, env=env, gpu=1, gpumem=1000)
     event = await world.until_not_enforced(pod["metadata"]["uid"])
     assert (event.pod.name, event.container, event.process, event.reason) == ("slips", "main", WORKLOAD, reason)
-    assert [card.memory_used_bytes for card in event.cards] == [5000 << 20]
+    (card,) = event.cards
+    # Told at its second sample. On a very busy machine that may be before it has allocated, once it is on the card.
+    assert card.memory_used_bytes in (0, 5000 << 20)
 
 
 @needs_own_mounts
