@@ -75,7 +75,7 @@ clean: ## Remove what was built
 
 .PHONY: libvgpu
 libvgpu: ## Build the isolation library, the simulated driver and the workloads into libvgpu/build
-	@test -d libvgpu/build || echo "libvgpu: building the isolation library and the simulated driver, with their tests (two minutes on two cores)"
+	@test -d libvgpu/build || echo "libvgpu: building the isolation library and the simulated driver, with their tests (some minutes)"
 	@cmake -S libvgpu -B libvgpu/build -DCMAKE_BUILD_TYPE=RelWithDebInfo > /dev/null
 	@cmake --build libvgpu/build -j2 > libvgpu/build/build.log || { cat libvgpu/build/build.log; exit 1; }
 

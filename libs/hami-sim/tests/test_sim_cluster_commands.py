@@ -11,9 +11,12 @@ from datetime import UTC, datetime
 import pytest
 from hami_model import events
 from hami_sim.cli import app
+from hami_sim.cluster.card_places import card_places, with_places
+from hami_sim.cluster.driver_description import card_ids
 from hami_sim.cluster.errors import ClusterError
-from hami_sim.cluster.follow_events import SeenEvent, as_json, as_text
+from hami_sim.cluster.follow_events import SeenEvent, as_json, as_text, is_usage_sample
 from hami_sim.cluster.log_files import log_lines
+from hami_sim.cluster.profile import node_plans, uniform_profile
 from hami_sim.cluster.workload_pod import Slice, workload_pod
 from typer.testing import CliRunner
 
@@ -114,6 +117,16 @@ class TestEvents:
         line = as_text(seen(event))
         assert line.split() == ["12:30:05", "placement.unschedulable", "pods/d/p", "full"]
 
+    def test_usage_samples_are_told_from_what_happens(self):
+        def of(event: events.Event) -> bool:
+            return is_usage_sample(SeenEvent(subject="", headers=events.headers(event), payload=b""))
+
+        assert of(events.UsageNodeSampled(source="s", time=NOW, node="n", cards=()))
+        assert of(events.UsageSampled(source="s", time=NOW, pod=self.POD, node="n", containers=()))
+        whole = {"node": "n", "vendor": "NVIDIA", "resource_version": "1", "cards": ()}
+        assert not of(events.InventoryReported(source="s", time=NOW, **whole))
+        assert not is_usage_sample(SeenEvent(subject="", headers={}, payload=b""))
+
     @pytest.mark.parametrize("payload", [b"\xff", b"{}", b""])
     def test_what_is_no_event_is_said(self, payload):
         broken = SeenEvent(subject="hami.v1.x", headers={}, payload=payload)
@@ -125,6 +138,14 @@ class TestEvents:
         shown = json.loads(as_json(seen(event)))
         assert shown["headers"] == {"ce-id": event.id}
         assert shown["payload"]["node"] == "n"
+
+
+def test_cards_have_the_names_of_status_and_strangers_keep_their_ids():
+    plans = node_plans(uniform_profile(2, 2))
+    places = card_places(plans)
+    stranger = "GPU-00000000-0000-0000-0000-000000000000"
+    text = f"card {card_ids(plans[1])[0]}, {card_ids(plans[0])[1]}; {stranger}"
+    assert with_places(text, places) == f"card sim-1/0, sim-0/1; {stranger}"
 
 
 class TestLogs:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from hami_sim.cluster.errors import ClusterError
-from hami_sim.cluster.settings_files import put_settings
+from hami_sim.cluster.settings_files import edited_since, put_settings
 
 MADE = {"log": {"level": "info"}, "http": {"port": 1}, "nodes": ["a"]}
 
@@ -41,6 +41,19 @@ def test_what_was_edited_stays_beside_what_is_new(tmp_path, edit, expected, name
     for _ in range(2):
         assert put_settings(file, MADE | {"http": {"port": 2}}) == names
         assert json.loads(file.read_text()) == expected
+
+
+def test_what_was_edited_since_the_start_is_named(tmp_path):
+    file = tmp_path / "scheduler-0.json"
+    assert edited_since(file) == ()
+    put_settings(file, MADE)
+    assert edited_since(file) == ()
+    edited(file, log={"level": "debug"}, more=1)
+    assert edited_since(file) == ("log.level", "more")
+    put_settings(file, MADE)  # started anew, with the edits
+    assert edited_since(file) == ()
+    file.write_text(json.dumps(MADE))
+    assert edited_since(file) == ("log.level", "more")
 
 
 def test_a_file_that_cannot_be_understood_is_named_and_stays(tmp_path):

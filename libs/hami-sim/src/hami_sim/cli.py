@@ -25,7 +25,8 @@ from hami_sim.cluster import (
     uniform_profile,
 )
 from hami_sim.cluster.artefacts import EXAMPLES
-from hami_sim.cluster.follow_events import as_json, as_text, follow
+from hami_sim.cluster.card_places import card_places, with_places
+from hami_sim.cluster.follow_events import EVERYTHING, lines
 from hami_sim.cluster.log_files import log_lines, service_log
 from hami_sim.cluster.observe import observe
 from hami_sim.cluster.run_pod import run_pod
@@ -94,11 +95,8 @@ def up(
         cluster = await start_cluster(state, chosen, progress=_say)
         if samples:
             await apply_samples(cluster, EXAMPLES, progress=_say)
-        print()
-        print(render(await observe(cluster)))
-        print()
-        kubectl = str(cluster.control_plane.binaries.kubectl)
-        programs = programs_folder()
+        print(f"\n{render(await observe(cluster))}\n")
+        kubectl, programs = str(cluster.control_plane.binaries.kubectl), programs_folder()
         print(next_steps(str(state), str(cluster.kubeconfig), kubectl, cluster.nats_url, programs, samples=samples))
 
     _run(work())
@@ -188,15 +186,18 @@ def logs(
 @app.command()
 def events(
     *,
-    subject: Annotated[str, typer.Option(help="NATS subject; wildcards as NATS has them.")] = "hami.v1.>",
+    subject: Annotated[str | None, typer.Option(help="As NATS has them. Default: usage samples only in JSON.")] = None,
     state: State = DEFAULT_STATE,
     in_json: AsJson = False,
 ) -> None:
     """Follow the events of the cluster from now on."""
 
     async def work() -> None:
-        async for seen in follow(LocalCluster.attach(state).nats_url, subject):
-            _write(as_json(seen) if in_json else as_text(seen).encode())
+        cluster = LocalCluster.attach(state)
+        if subject is None and not in_json:
+            _say(f"usage samples are left out; --subject '{EVERYTHING}' shows them, too")
+        async for line in lines(cluster.nats_url, subject, card_places(cluster.plans), in_json=in_json):
+            _write(line)
 
     _run(work())
 
@@ -225,12 +226,11 @@ def explain(
 ) -> None:
     """Say where a pod is, or why it waits, card by card, and what would help. Exit status 1: no such pod."""
     named = pod if "/" in pod else f"{namespace}/{pod}"
-    options = ["--json"] if in_json else []
+    words = ["explain", *(["--json"] if in_json else []), named]
     _instead(
-        lambda: [
-            program("hami-scheduler"), "explain", f"--server={LocalCluster.attach(state).nats_url}", *options, named
-        ]
-    )  # fmt: skip
+        lambda: [program("hami-scheduler"), *words, f"--server={LocalCluster.attach(state).nats_url}"],
+        None if in_json else lambda text: with_places(text, card_places(LocalCluster.attach(state).plans)),
+    )
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -334,14 +334,17 @@ def _kubectl(state: Path, namespace: str, *arguments: str) -> NoReturn:
     _instead(command)
 
 
-def _instead(find_command: Callable[[], list[str]]) -> NoReturn:
-    """Runs a command and ends with its exit status."""
+def _instead(find_command: Callable[[], list[str]], shown: Callable[[str], str] | None = None) -> NoReturn:
+    """Runs a command and ends with its exit status. `shown` makes of its output what is printed."""
     try:
         command = find_command()
     except EXPECTED_ERRORS as error:
         _fail(error)
     try:
-        raise typer.Exit(subprocess.run(command, check=False).returncode)
+        done = subprocess.run(command, check=False, stdout=subprocess.PIPE if shown else None, text=True)
+        if shown is not None:
+            print(shown(done.stdout), end="")
+        raise typer.Exit(done.returncode)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
 
 import msgspec
 import nats
 import nats.errors
 from hami_model import events
 
+from hami_sim.cluster.card_places import with_places
 from hami_sim.cluster.errors import ClusterError
 from hami_sim.cluster.usage_samples import connect
 
 JsonObject = dict[str, Any]
+
+EVERYTHING: Final = "hami.v1.>"
+_USAGE_SAMPLES = frozenset(kind.__struct_config__.tag for kind in (events.UsageSampled, events.UsageNodeSampled))
 
 
 class SeenEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +41,20 @@ async def follow(url: str, subject: str) -> AsyncIterator[SeenEvent]:
         raise ClusterError(f"NATS at {url} went away")
     finally:
         await client.close()
+
+
+async def lines(url: str, subject: str | None, places: Mapping[str, str], *, in_json: bool) -> AsyncIterator[bytes]:
+    """Of events from now on, as `follow` does. Without a subject persons are spared usage samples, programs nothing."""
+    async for seen in follow(url, subject or EVERYTHING):
+        if in_json:
+            yield as_json(seen)
+        elif subject is not None or not is_usage_sample(seen):
+            yield with_places(as_text(seen), places).encode()
+
+
+def is_usage_sample(seen: SeenEvent) -> bool:
+    """One of those that every monitor publishes each few seconds of its cards and slices."""
+    return seen.headers.get("ce-type") in _USAGE_SAMPLES
 
 
 def as_json(seen: SeenEvent) -> bytes:

@@ -16,6 +16,7 @@ from hami_sim.cluster.status import CardStatus, ClusterStatus, ServiceState, Ser
 from hami_sim.cluster.usage_samples import UsageSamples, UsageUnknownError, latest_samples
 from hami_sim.controlplane import ApiError, RestClient
 from hami_sim.controlplane.rest import JsonObject
+from hami_sim.processes import Program
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 NO_SAMPLES = UsageSamples(slices={}, cards={})
@@ -62,7 +63,7 @@ async def _services(cluster: LocalCluster) -> list[ServiceStatus]:
     control_plane = [
         ServiceStatus(
             name=name,
-            state="ready" if name in running else "dead",
+            state="ready" if name in running else _without_program(cluster.runner.program(name)),
             pid=running[name].pid if name in running else None,
             log=str(cluster.layout.log(name)),
         )
@@ -77,10 +78,9 @@ async def _service(cluster: LocalCluster, spec: ServiceSpec, client: RestClient)
     program = cluster.runner.program(spec.name)
     state: ServiceState
     pid, problem = None, ""
-    if program is None:
-        state = "stopped"
-    elif not program.is_alive():
-        state, problem = "dead", (program.log_tail(1) or "it wrote nothing")
+    if program is None or not program.is_alive():
+        state = _without_program(program)
+        problem = "" if program is None else program.log_tail(1) or "it wrote nothing"
     else:
         pid = program.pid
         try:
@@ -90,6 +90,11 @@ async def _service(cluster: LocalCluster, spec: ServiceSpec, client: RestClient)
         state, problem = ("ready", "") if missing is None else ("not-ready", missing)
     log = str(cluster.layout.log(spec.name))
     return ServiceStatus(name=spec.name, state=state, pid=pid, node=spec.node or None, problem=problem, log=log)
+
+
+def _without_program(started: Program | None) -> ServiceState:
+    """Of a service that does not run; `started`: what was started last and not ended in order."""
+    return "stopped" if started is None else "dead"
 
 
 async def _nodes(client: RestClient) -> list[JsonObject]:

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
+from hami_sim.cluster.errors import ClusterError
 from hami_sim.cluster.layout import ClusterLayout
 from hami_sim.cluster.service_spec import ServiceSpec
-from hami_sim.cluster.settings_files import put_settings
+from hami_sim.cluster.settings_files import edited_since, put_settings
 from hami_sim.controlplane import ApiError, RestClient
 from hami_sim.loopback_ports import LOOPBACK
 from hami_sim.processes import Program, kill_program, load_program, start_program, stop_program, wait_until_ready
@@ -56,6 +57,23 @@ class ServiceRunner:
             log_path=self._layout.log(spec.name),
             process_file=self._layout.process_file(spec.name),
             environment={**inherited, **spec.environment},
+        )
+
+    def edited_while_running(self, spec: ServiceSpec) -> str:
+        """What is to be said of settings that were edited since the service that runs was started; empty: nothing."""
+        if spec.settings is None:
+            return ""
+        file = self._layout.settings_file(spec.name)
+        try:
+            edited = edited_since(file)
+        except ClusterError as error:
+            return f"{spec.name} runs on with the settings that it was started with: {error}"
+        program = self.program(spec.name)
+        if not edited or program is None:
+            return ""
+        return (
+            f"{spec.name} runs on with the settings that it was started with; to have what was edited since in {file} "
+            f"({', '.join(edited)}): kill {program.pid}, then `hami-sim up` again"
         )
 
     async def wait_ready(self, spec: ServiceSpec, client: RestClient) -> None:

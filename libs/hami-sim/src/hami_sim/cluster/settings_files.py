@@ -22,9 +22,27 @@ def put_settings(file: Path, wanted: Settings) -> tuple[str, ...]:
     """
     made = file.with_name(f".{file.name}.made")
     edits = _edits(_read(made), _read(file)) if made.exists() and file.exists() else {}
-    write_private(file, _text(merged(wanted, edits)))
+    for written in (file, _put(file)):
+        write_private(written, _text(merged(wanted, edits)))
     write_private(made, _text(wanted))
     return tuple(_names(edits))
+
+
+def edited_since(file: Path) -> tuple[str, ...]:
+    """Names of the settings in the file that are otherwise than they were last put there, or are gone.
+
+    Raises ClusterError for a file that cannot be understood.
+    """
+    put = _put(file)
+    if not put.exists() or not file.exists():
+        return ()
+    before, now = _read(put), _read(file)
+    return tuple(dict.fromkeys((*_names(_edits(before, now)), *_names(_edits(now, before)))))
+
+
+def _put(file: Path) -> Path:
+    """A copy of what was put there last: the service that was started then runs with it."""
+    return file.with_name(f".{file.name}.put")
 
 
 def _edits(before: Settings, now: Settings) -> Settings:

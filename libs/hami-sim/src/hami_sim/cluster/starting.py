@@ -124,7 +124,12 @@ async def _prepare(cluster: LocalCluster, progress: Progress) -> None:
 
 
 async def _start_stage(cluster: LocalCluster, specs: Iterable[ServiceSpec], progress: Progress) -> None:
-    waiting = [spec for spec in specs if not cluster.runner.is_alive(spec.name)]
+    waiting: list[ServiceSpec] = []
+    for spec in specs:
+        if not cluster.runner.is_alive(spec.name):
+            waiting.append(spec)
+        elif edited := cluster.runner.edited_while_running(spec):
+            progress(edited)
     if not waiting:
         return
     progress(f"starting {', '.join(spec.name for spec in waiting)}")

@@ -15,7 +15,7 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     state: ServiceState
-    """`stopped`: it was ended in order; `dead`: it ended by itself."""
+    """`stopped`: it has not been started yet, or was ended in order; `dead`: it ended by itself."""
     pid: int | None = None
     node: str | None = None
     problem: str = ""

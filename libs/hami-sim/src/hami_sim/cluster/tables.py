@@ -155,7 +155,7 @@ def next_steps(state: str, kubeconfig: str, kubectl: str, nats: str, programs: s
         (
             "Try next:",
             f"  {programs}/hami-sim run{option} --mem-mib 4000 -- vgpu-workload over-alloc   # refused its 4,001st MiB",
-            f"  {programs}/hami-sim events{option}                    # everything as it happens",
+            f"  {programs}/hami-sim events{option}                    # what happens, as it happens",
             f"  {programs}/hami-sim status{option}                    # this table",
             *(waiting if samples else ()),
             f"  nats --server {nats} sub 'hami.v1.>'    # the events as other programs see them",
