@@ -47,12 +47,13 @@ def open_gate(world: World, name: str) -> None:
     (world.root / name).touch()
 
 
-def kill_container(world: World, pod: str, container_name: str = "main") -> None:
-    """Its process ends, as by the kernel's memory killer."""
+async def kill_container(world: World, pod: str, container_name: str = "main") -> None:
+    """Its process ends, as by the kernel's memory killer. What it has said may be there before its pid is."""
     uid = world.pod(pod)["metadata"]["uid"]
     folder = world.root / "kl" / "containers" / uid / container_name
     newest = max((path for path in folder.iterdir()), key=lambda path: int(path.name))
-    os.kill(json.loads((newest / "state.json").read_text())["pid"], signal.SIGKILL)
+    state = await until(lambda: json.loads((newest / "state.json").read_text()), f"the pid of {pod}")
+    os.kill(state["pid"], signal.SIGKILL)
 
 
 async def reboot(world: World) -> None:

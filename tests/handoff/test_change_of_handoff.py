@@ -49,7 +49,7 @@ async def test_containers_that_run_restart_with_what_they_had(before: str, after
         await change(found, after)
         await found.create("q", runs("main", 5000))
         assert await found.limit("q", "main") == "5000m"
-        kill_container(found.world, "p")
+        await kill_container(found.world, "p")
         await has_recorded(found.world, ["3000m", "3000m"])
         assert found.world.phase("p") == "success"
 

@@ -35,7 +35,7 @@ async def test_a_container_that_restarts_has_the_same_slice_again() -> None:
         await world.runs("p", "a")
         await has_recorded(world, ["3000m"], "a")
         for starts in (2, 3):
-            kill_container(world, "p", "a")
+            await kill_container(world, "p", "a")
             await has_recorded(world, ["3000m"] * starts, "a")
         await world.runs("p", "b")
         await has_recorded(world, ["4000m"], "b")
@@ -56,7 +56,7 @@ async def test_a_sidecar_and_an_init_container_that_crashes_keep_their_own() -> 
         )
         await world.runs("p", "app")
         await has_recorded(world, ["1000m"], "side")
-        kill_container(world, "p", "side")
+        await kill_container(world, "p", "side")
         await has_recorded(world, ["1000m", "1000m"], "side")
         await has_recorded(world, ["2000m", "2000m"], "init")
         await has_recorded(world, ["3000m"], "app")

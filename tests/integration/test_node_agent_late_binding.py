@@ -274,6 +274,7 @@ async def test_a_container_restarts_with_the_same_slice_after_a_restart_of_agent
         script = f"env >> {seen}; {FOREVER}"
         uid = world.bind_pod("train", slot((1, 3000, 30)), container(gpus=1, script=script), restartPolicy="Always")
         await until(lambda: "PWD=" in seen.read_text(), "the first start")
+        await world.runs("train")
         await world.stop_agent()
     world.start_agent()
     async with world.kubelet():

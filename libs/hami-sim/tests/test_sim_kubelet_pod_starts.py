@@ -86,6 +86,7 @@ async def test_a_sidecar_runs_beside_the_others_and_ends_after_them(prefix_node)
         prefix_node.run(
             container(f"while [ ! -e {root}/up ]; do sleep 0.05; done; echo worked"),
             initContainers=[container(script, name="side", restartPolicy="Always")],
+            terminationGracePeriodSeconds=300,
         )
         await prefix_node.kube.until_phase("pod", "Succeeded")
 

@@ -208,9 +208,6 @@ async def test_by_the_lock_a_pod_whose_instance_has_its_name_again_goes_on_after
 @asynccontextmanager
 async def booted(world: World) -> AsyncIterator[None]:
     """Kubelet hears of pods once it knows the agent's devices: it would refuse them for good else."""
-    before = world.node()
-    before["status"]["allocatable"].pop("nvidia.com/gpu")  # of the kubelet before
-    world.fake.put("nodes", before)
     world.fake.fail("list", "pods", 503, times=10**6)
     world.start_agent()
 
