@@ -133,6 +133,23 @@ class TestForwarder:
             with suppress(ConnectionError):
                 assert await ask(port) == ""
 
+    async def test_callers_that_wait_when_a_leader_comes_are_answered(self):
+        """Its coming closes the connections to the one before; theirs is to nobody yet."""
+        known = asyncio.Event()
+        (port,) = choose_free_ports(1)
+        async with answering("a") as address:
+            leader: str | None = None
+            forwarder = Forwarder(leader=lambda: leader, leader_known=known, wait_seconds=300)
+            async with running(forwarder.run("127.0.0.1", port)):
+                await forwarder.listening.wait()
+                asked = asyncio.create_task(ask(port))
+                while not forwarder.connections:  # noqa: ASYNC110  # it tells nobody
+                    await asyncio.sleep(0.01)
+                leader = address
+                known.set()
+                forwarder.close_connections()
+                assert await asked == "a hello"
+
     async def test_a_leader_that_is_not_there_ends_the_connection(self):
         known = asyncio.Event()
         known.set()

@@ -22,11 +22,18 @@ class Forwarder:
         self._leader_known = leader_known
         self._wait_seconds = wait_seconds
         self._connections: set[asyncio.Task[None]] = set()
+        self._to_leader: set[asyncio.Task[None]] = set()
+        """Of these, those that have reached it; the others wait for it."""
         self.listening = asyncio.Event()
+
+    @property
+    def connections(self) -> int:
+        """How many callers are connected."""
+        return len(self._connections)
 
     def close_connections(self) -> None:
         """Ends all connections to the leader of before."""
-        for task in self._connections:
+        for task in self._to_leader:
             task.cancel()
 
     async def run(self, host: str, port: int) -> None:
@@ -37,34 +44,46 @@ class Forwarder:
             await asyncio.Event().wait()
         finally:
             server.close()
-            self.close_connections()
+            for task in self._connections:
+                task.cancel()
             await asyncio.gather(*self._connections, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
+        task.add_done_callback(self._to_leader.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(self._wait_seconds):
-                await self._leader_known.wait()
-            address = self._leader()
-            if address is None:
-                return
-            host, _, port = address.rpartition(":")
-            there_reader, there_writer = await asyncio.open_connection(host, int(port))
+            there_reader, there_writer = await self._dial()
+            try:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(_carry(reader, there_writer))
+                    both.create_task(_carry(there_reader, writer))
+            finally:
+                there_writer.close()
         except (OSError, TimeoutError) as error:
             log.warning("leader-not-reached", address=self._leader(), error=str(error) or type(error).__name__)
-            writer.close()
-            return
-        try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(_carry(reader, there_writer))
-                both.create_task(_carry(there_reader, writer))
         finally:
             writer.close()
-            there_writer.close()
+
+    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to the leader, which is waited for. Raises OSError, TimeoutError."""
+        async with asyncio.timeout(self._wait_seconds):
+            await self._leader_known.wait()
+        address = self._leader()
+        if address is None:
+            raise ConnectionError("nobody leads any more")
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        if address != self._leader():
+            writer.close()
+            raise ConnectionError("another one leads by now")
+        task = asyncio.current_task()
+        if task is not None:
+            self._to_leader.add(task)
+        return reader, writer
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
