@@ -38,7 +38,7 @@ async def test_advice_follows_in_the_order_of_the_questions() -> None:
     await done.wait()
     running.cancel()
     sentence = (
-        "fits on none of 1 nodes: container main asks for 20,000 MiB of a NVIDIA card; no card that it may use has "
+        "fits on none of 1 nodes: container main asks for 20,000 MiB of each NVIDIA card; no card that it may use has "
         "more than 10,000 MiB; 20,000 MiB asked; 10,000 free on card n1-0 of n1; would fit on n1 (card n1-0) if "
         "container main asked NVIDIA for at most 10,000 MiB of each card (asks 20,000)"
     )

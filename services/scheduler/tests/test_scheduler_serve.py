@@ -152,7 +152,7 @@ async def test_a_failed_filter_tells_the_reasons_in_events(fake_kube: FakeKube, 
         "n7": "node unregistered",
     }
     advice = (
-        "fits on none of 2 nodes: container main asks for 20,000 MiB of a NVIDIA card; no card that it may use has "
+        "fits on none of 2 nodes: container main asks for 20,000 MiB of each NVIDIA card; no card that it may use has "
         "more than 10,000 MiB; 20,000 MiB asked; 10,000 free on card n1-0 of n1; would fit on n1 (card n1-0) if "
         "container main asked NVIDIA for at most 10,000 MiB of each card (asks 20,000) (of the 1 nodes that miss least)"
     )

@@ -133,18 +133,18 @@ impl Ceiling {
         let (asked, largest) = (grouped(self.asked), grouped(self.largest));
         match self.field {
             AskField::Count if self.largest == 0 => {
-                format!("no node has a {vendor} card that the rules for container {container} accept")
+                format!("no node has any {vendor} card that the rules for container {container} accept")
             }
             AskField::Count => format!(
                 "container {container} asks for {asked} {vendor} cards; no node has more than {largest} that it may use"
             ),
             AskField::CoresPercent => format!(
-                "container {container} asks for {asked} % of a {vendor} card's cores; no card that it may use has more \
-                 than {largest}"
+                "container {container} asks for {asked} % of each {vendor} card's cores; no card that it may use has \
+                 more than {largest}"
             ),
             AskField::MemoryMib | AskField::MemoryPercent => format!(
-                "container {container} asks for {asked} MiB of a {vendor} card; no card that it may use has more than \
-                 {largest} MiB"
+                "container {container} asks for {asked} MiB of each {vendor} card; no card that it may use has more \
+                 than {largest} MiB"
             ),
         }
     }

@@ -278,7 +278,7 @@ fn explanations_in_words() {
     assert_eq!(
         told(&mut crowded, &pod("p", vec![ask(2, 40_960, 0)])),
         "fits on none of 1 nodes: container c0 asks for 2 NVIDIA cards; no node has more than 1 that it may use; \
-         container c0 asks for 40,960 MiB of a NVIDIA card; no card that it may use has more than 10,000 MiB; no \
+         container c0 asks for 40,960 MiB of each NVIDIA card; no card that it may use has more than 10,000 MiB; no \
          change of one kind was found that suffices"
     );
     assert_eq!(told(&mut crowded, &pod("p", vec![ask(1, 100, 0)])), "fits on 1 of 1 nodes");
