@@ -144,7 +144,7 @@ class ContainerProcesses:
         return [ContainerProcess(path) for path in numbered if has_shim(path)]
 
     def give_up_unstarted(self) -> None:
-        """At the start of the stand-in: ends what an earlier life left half done.
+        """Of an earlier life of the stand-in: ends what it left half done.
 
         Every start is claimed in its shim's place: a shim that comes up late finds its folder claimed or gone and ends
         itself.

@@ -257,8 +257,9 @@ class KubeletStandIn:
 
 
 async def end_containers(root: Path) -> None:
-    """End every process under a node's root folder; needs no stand-in."""
+    """End every process under a node's root folder; needs no stand-in, and none may run."""
     processes = ContainerProcesses(root / "containers", ShimServer())
+    processes.give_up_unstarted()
     await asyncio.gather(*(_end_pod(processes, pod_uid) for pod_uid in processes.pods()))
 
 
