@@ -10,6 +10,7 @@ from functools import partial
 
 import nats
 import pytest
+import structlog
 from hami_chassis.bus import Bus, BusSettings, DurableConsumer, Endpoint, Message, MicroService, Reply, Stream
 from hami_chassis.cloudevents import event_headers
 from hami_chassis.errors import Permanent, Transient
@@ -512,3 +513,37 @@ async def test_an_overflow_callback_that_is_interrupted_is_called_again(nats_ser
         await nats_server.start()
         await done.wait()
     assert calls == [2, 2, 2]
+
+
+async def test_an_overflow_whose_telling_the_end_of_a_connection_cut_off_is_told_over_the_next(nats_server, new_bus):
+    calls: list[int] = []
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    async def on_overflow(dropped: int) -> None:
+        calls.append(dropped)
+        begun.set()
+        if len(calls) == 1:
+            await asyncio.Event().wait()
+        done.set()
+
+    bus = new_bus(outbox_max_messages=1, on_overflow=on_overflow)
+    async with running(bus):
+        for number in range(3):
+            bus.publish("test.a", b"x", headers(f"id-{number}"))
+        await nats_server.start()
+        await begun.wait()
+        await bus._client.close()  # as after a refusal that the library takes for final
+        await done.wait()
+    assert calls == [2, 2]
+
+
+async def test_a_loss_that_nobody_makes_good_is_logged(nats_server, new_bus):
+    with structlog.testing.capture_logs() as logs:
+        bus = new_bus(outbox_max_messages=1)
+        async with running(bus):
+            for number in range(3):
+                bus.publish("test.a", b"x", headers(f"id-{number}"))
+            await nats_server.start()
+            while not any(line["event"] == "outbox-had-overflowed" for line in logs):  # noqa: ASYNC110  # a log wakes nobody
+                await asyncio.sleep(0.01)
+    assert [line["dropped"] for line in logs if line["event"] == "outbox-had-overflowed"] == [2]

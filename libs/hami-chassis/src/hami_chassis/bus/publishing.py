@@ -96,8 +96,10 @@ class Publishing:
                 # Somebody else may have made them: publishing is tried all the same.
                 await asyncio.sleep(retries.delay_after())
             if not len(self._outbox):
-                if (dropped := self._outbox.take_dropped()) and self._on_overflow is not None:
-                    group.create_task(_tell_overflow(self._on_overflow, dropped))
+                if dropped := self._outbox.take_dropped():
+                    log.warning("outbox-had-overflowed", dropped=dropped)
+                    if self._on_overflow is not None:
+                        group.create_task(self._tell_overflow(self._on_overflow, dropped))
                 self._wake.clear()
                 await self._wake.wait()
             elif await self._publish_batch(publisher):
@@ -161,6 +163,13 @@ class Publishing:
         log.error("event-given-up", subject=message.subject, cause=fate.value, size_bytes=message.size_bytes)
         return None
 
+    async def _tell_overflow(self, callback: OnOverflow, dropped: int) -> None:
+        try:
+            await _call_until_done(callback, dropped)
+        except asyncio.CancelledError:
+            self._outbox.dropped += dropped  # the connection ended for good: it is told over the next one
+            raise
+
     def _count_overflow(self, dropped: int) -> None:
         if dropped:
             self._metrics.bus_dropped.labels("overflow").inc(dropped)
@@ -173,10 +182,9 @@ class Publishing:
             self.drained.set()
 
 
-async def _tell_overflow(callback: OnOverflow, dropped: int) -> None:
+async def _call_until_done(callback: OnOverflow, dropped: int) -> None:
     """The callback reads the ledger and the streams, which may be away: it is called until it has done its work."""
     retries = Retries(BUS_BACKOFF)
-    log.warning("outbox-had-overflowed", dropped=dropped)
     while True:
         try:
             await callback(dropped)
