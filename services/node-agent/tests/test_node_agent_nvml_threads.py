@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 
 import pytest
 from hami_node_agent.adapters.nvml_threads import DriverThread, NotAnsweringError
@@ -31,3 +33,14 @@ async def test_while_a_call_hangs_nobody_waits_again_and_afterwards_all_is_well(
         await other.call(lambda: None, 60)
 
     assert await thread.call(lambda: 9, 60) == 9
+
+
+async def test_an_answer_that_came_while_the_agent_itself_stood_still_counts() -> None:
+    """As where the machine was paused: it is no fault of the card."""
+    thread = DriverThread("card")
+    answer = asyncio.create_task(thread.call(lambda: 7, 0.05))
+    await asyncio.sleep(0)  # it is under way
+    time.sleep(0.5)  # noqa: ASYNC251  # nothing of the agent runs
+    assert await answer == 7
+    assert not thread.is_overdue
+    thread.close()

@@ -14,6 +14,10 @@ from hami_chassis.errors import Transient
 
 T = TypeVar("T")
 
+_PORTIONS = 4
+"""In which an answer is waited for. While this process itself stands still, as on a machine that is paused, one of them
+runs out at most, and the driver has the others."""
+
 
 class NotAnsweringError(Transient):
     """The driver has not come back from a call."""
@@ -46,7 +50,10 @@ class DriverThread:
         return self._under_way == 0
 
     async def call(self, work: Callable[[], T], timeout_seconds: float) -> T:
-        """What `work` answers. Raises what it raises, and NotAnsweringError; at once while an earlier call hangs."""
+        """What `work` answers. Raises what it raises, and NotAnsweringError; at once while an earlier call hangs.
+
+        `timeout_seconds` are those of a process that runs.
+        """
         if self._is_overdue:
             raise NotAnsweringError(f"{self._name}: an earlier call of the driver has not come back yet")
         loop = asyncio.get_running_loop()
@@ -54,12 +61,16 @@ class DriverThread:
         self._under_way += 1
         self._jobs.put(_Job(work, future, loop))
         try:
-            async with asyncio.timeout(timeout_seconds):
-                return await asyncio.shield(future)
-        except TimeoutError:
-            self._is_overdue = True
+            for _ in range(_PORTIONS):
+                done, _pending = await asyncio.wait((future,), timeout=timeout_seconds / _PORTIONS)
+                if done:
+                    return future.result()
+        except asyncio.CancelledError:
             future.add_done_callback(_retrieve)
-            raise NotAnsweringError(f"{self._name}: the driver has not answered in {timeout_seconds:g} s") from None
+            raise
+        self._is_overdue = True
+        future.add_done_callback(_retrieve)
+        raise NotAnsweringError(f"{self._name}: the driver has not answered in {timeout_seconds:g} s")
 
     def close(self) -> None:
         """The thread ends after what it is doing."""
