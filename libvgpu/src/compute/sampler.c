@@ -59,21 +59,22 @@ static const struct look *a_window_ago(unsigned card, uint64_t now_ns) {
     return NULL;
 }
 
-static void correct(unsigned card, unsigned busy_percent, uint64_t now_ns) {
+/* What was granted, and when: looked at together, as the process may have been stopped since its tick. */
+static void correct(unsigned card, unsigned busy_percent) {
     struct vg_card_compute *compute = &vg_extension_of(vgi_region)->compute[card];
-    uint64_t work = atomic_load_explicit(&compute->work_ns, memory_order_relaxed);
+    uint64_t work = atomic_load_explicit(&compute->work_ns, memory_order_relaxed), now_ns = vgi_now_ns();
     const struct look *before = a_window_ago(card, now_ns);
     if (before != NULL && work >= before->work_ns)
         vgi_scale_learn(compute, busy_percent, work - before->work_ns, now_ns - before->at_ns);
     history[card].looks[history[card].count++ % LOOKS] = (struct look){.at_ns = now_ns, .work_ns = work};
 }
 
-static void sample_card(unsigned card, uint64_t now_ns) {
+static void sample_card(unsigned card) {
     unsigned count = read_samples(card);
     struct vgi_load load = vgi_load_of(vgi_region, card, vgi_pid_namespace(), samples, count);
     /* What was known stays: no sample is not "idle". */
     if (load.known && load.complete)
-        correct(card, load.busy_percent, now_ns);
+        correct(card, load.busy_percent);
 }
 
 /* Bit by bit, the cards of this process whose compute is limited. */
@@ -100,7 +101,7 @@ void vgi_sampler_tick(uint64_t now_ns) {
     if (nvml_is_ready())
         for (unsigned card = 0; card < VG_MAX_CARDS; card++)
             if ((cards >> card & 1) != 0)
-                sample_card(card, now_ns);
+                sample_card(card);
     atomic_flag_clear(&samples_taken);
     vgi_let_cancel(before);
 }
