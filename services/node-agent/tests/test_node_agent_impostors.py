@@ -96,7 +96,7 @@ async def fake() -> AsyncIterator[FakeKube]:
 
 @pytest.fixture
 async def client(fake: FakeKube) -> AsyncIterator[KubeClient]:
-    settings = KubeSettings(kubeconfig=await fake.start())
+    settings = KubeSettings(kubeconfig=await fake.start(), timeout_seconds=60.0)
     found = await KubeClient.connect(settings, metrics=ChassisMetrics(CollectorRegistry()), clock=ManualClock())
     yield found
     await found.close()

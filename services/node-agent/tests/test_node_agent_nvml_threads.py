@@ -37,10 +37,13 @@ async def test_while_a_call_hangs_nobody_waits_again_and_afterwards_all_is_well(
 
 async def test_an_answer_that_came_while_the_agent_itself_stood_still_counts() -> None:
     """As where the machine was paused: it is no fault of the card."""
-    thread = DriverThread("card")
+    thread, next_one_began = DriverThread("card"), threading.Event()
     answer = asyncio.create_task(thread.call(lambda: 7, 0.05))
-    await asyncio.sleep(0)  # it is under way
-    time.sleep(0.5)  # noqa: ASYNC251  # nothing of the agent runs
+    after_it = asyncio.create_task(thread.call(next_one_began.set, 60))
+    await asyncio.sleep(0)  # they are under way
+    assert next_one_began.wait(60)  # nothing of the agent runs until the answer is there
+    time.sleep(0.1)  # noqa: ASYNC251  # and the time is over
     assert await answer == 7
+    await after_it
     assert not thread.is_overdue
     thread.close()
