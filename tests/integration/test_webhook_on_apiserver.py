@@ -153,8 +153,11 @@ async def wait_in_force(control_plane: ControlPlane) -> None:
     async with control_plane.client() as kube:
 
         async def entries_are() -> bool:
-            asking = await kube.post(pods_in("default"), pod("probe", limits={"nvidia.com/gpu": "1"}), dryRun="All")
-            other = await kube.post(pods_in("default"), pod("probe"), dryRun="All")
+            try:
+                asking = await kube.post(pods_in("default"), pod("probe", limits={"nvidia.com/gpu": "1"}), dryRun="All")
+                other = await kube.post(pods_in("default"), pod("probe"), dryRun="All")
+            except ApiError:  # the webhook answered too late
+                return False
             return asking["spec"]["schedulerName"] == "hami-scheduler" and "env" in other["spec"]["containers"][0]
 
         async def policy_is() -> bool:
