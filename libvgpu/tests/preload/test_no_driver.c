@@ -156,15 +156,23 @@ static void body_deepbind(void) {
     CHECK(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == NULL); /* the driver is in the plugin's scope alone */
 }
 
+/* In the program's own namespace a driver is held, by whatever call it was opened. */
+static void body_own_namespace(void) {
+    void *driver = dlmopen(LM_ID_BASE, "libcuda.so.1", RTLD_NOW);
+    Dl_info info = {0};
+    CHECK(driver != NULL && driver == dlopen("libcuda.so.1", RTLD_NOW));
+    CHECK(dladdr(dlsym(driver, "cuMemAlloc_v2"), &info) != 0);
+    CHECK(info.dli_fname != NULL && strstr(info.dli_fname, "libvgpu.so") != NULL);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
     bool with_driver;
 } bodies[] = {
     {"asks", body_asks, true}, /* there is one, and nobody loads it */
-    {"asks", body_asks, false},
-    {"looks-for-driver", body_looks_for_driver, false},
-    {"deepbind", body_deepbind, true},
+    {"asks", body_asks, false},        {"looks-for-driver", body_looks_for_driver, false},
+    {"deepbind", body_deepbind, true}, {"own-namespace", body_own_namespace, true},
 };
 
 /* ---- the machine ---- */
