@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -40,7 +41,7 @@ def create(world: World, name: str, *containers: Json, **more: Any) -> None:
             "metadata": {
                 "name": name,
                 "namespace": "default",
-                "uid": f"00000000-0000-4000-8000-{hash(name) % 10**12:012d}",
+                "uid": str(uuid.uuid4()),
             },
             "spec": {"restartPolicy": "Never", "containers": list(containers), **more},
             "status": {"phase": "Pending"},
