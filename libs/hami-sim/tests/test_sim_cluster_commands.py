@@ -14,7 +14,7 @@ from hami_sim.cli import app
 from hami_sim.cluster.card_places import card_places, with_places
 from hami_sim.cluster.driver_description import card_ids
 from hami_sim.cluster.errors import ClusterError
-from hami_sim.cluster.follow_events import SeenEvent, as_json, as_text, is_usage_sample
+from hami_sim.cluster.follow_events import SeenEvent, as_json, as_text, is_query, is_usage_sample
 from hami_sim.cluster.log_files import log_lines
 from hami_sim.cluster.profile import node_plans, uniform_profile
 from hami_sim.cluster.workload_pod import Slice, workload_pod
@@ -127,6 +127,13 @@ class TestEvents:
         assert not of(events.InventoryReported(source="s", time=NOW, **whole))
         assert not is_usage_sample(SeenEvent(subject="", headers={}, payload=b""))
 
+    @pytest.mark.parametrize(
+        ("subject", "question"),
+        [("hami.v1.query.explain", True), ("hami.v1.placement.query.uid.placed", False), ("hami.v1.queryx.a", False)],
+    )
+    def test_questions_to_the_scheduler_are_told_from_what_happens(self, subject, question):
+        assert is_query(SeenEvent(subject=subject, headers={}, payload=b"{}")) is question
+
     @pytest.mark.parametrize("payload", [b"\xff", b"{}", b""])
     def test_what_is_no_event_is_said(self, payload):
         broken = SeenEvent(subject="hami.v1.x", headers={}, payload=payload)
@@ -146,6 +153,8 @@ def test_cards_have_the_names_of_status_and_strangers_keep_their_ids():
     stranger = "GPU-00000000-0000-0000-0000-000000000000"
     text = f"card {card_ids(plans[1])[0]}, {card_ids(plans[0])[1]}; {stranger}"
     assert with_places(text, places) == f"card sim-1/0, sim-0/1; {stranger}"
+    table = f"{card_ids(plans[1])[0]}  NEEDS\n{stranger}  NEEDS"
+    assert [line.index("NEEDS") for line in with_places(table, places).splitlines()] == [len(stranger) + 2] * 2
 
 
 class TestLogs:

@@ -9,6 +9,7 @@ import msgspec
 import nats
 import nats.errors
 from hami_model import events
+from hami_model.events import subjects
 
 from hami_sim.cluster.card_places import with_places
 from hami_sim.cluster.errors import ClusterError
@@ -17,6 +18,7 @@ from hami_sim.cluster.usage_samples import connect
 JsonObject = dict[str, Any]
 
 EVERYTHING: Final = "hami.v1.>"
+_QUERIES = subjects.query("x").removesuffix("x")
 _USAGE_SAMPLES = frozenset(kind.__struct_config__.tag for kind in (events.UsageSampled, events.UsageNodeSampled))
 
 
@@ -44,17 +46,22 @@ async def follow(url: str, subject: str) -> AsyncIterator[SeenEvent]:
 
 
 async def lines(url: str, subject: str | None, places: Mapping[str, str], *, in_json: bool) -> AsyncIterator[bytes]:
-    """Of events from now on, as `follow` does. Without a subject persons are spared usage samples, programs nothing."""
+    """Of events from now on, as `follow` does. Without a subject persons are spared usage samples and queries."""
     async for seen in follow(url, subject or EVERYTHING):
         if in_json:
             yield as_json(seen)
-        elif subject is not None or not is_usage_sample(seen):
+        elif subject is not None or not (is_usage_sample(seen) or is_query(seen)):
             yield with_places(as_text(seen), places).encode()
 
 
 def is_usage_sample(seen: SeenEvent) -> bool:
     """One of those that every monitor publishes each few seconds of its cards and slices."""
     return seen.headers.get("ce-type") in _USAGE_SAMPLES
+
+
+def is_query(seen: SeenEvent) -> bool:
+    """Somebody's question to the scheduler, such as `explain`."""
+    return seen.subject.startswith(_QUERIES)
 
 
 def as_json(seen: SeenEvent) -> bytes:
