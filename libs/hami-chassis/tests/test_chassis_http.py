@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -108,6 +109,37 @@ async def test_bodies_that_never_end_hold_no_more_than_there_is_room_for_and_the
                 assert (response.status, len(await response.read())) == (200, LIMIT)
         assert await status_and_end(readers[3]) == (b"408", True)
         assert not any(reader.at_eof() for reader in readers[4:])
+
+
+class Body:
+    """Of a request, as far as it is read: a first chunk, and nothing more unless it ends there."""
+
+    content_length = None
+
+    def __init__(self, first: bytes, *, ends: bool) -> None:
+        self.content = self
+        self._first = first
+        self._ends = ends
+        self.was_read = asyncio.Event()
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        await asyncio.sleep(0)
+        yield self._first
+        self.was_read.set()
+        if not self._ends:
+            await asyncio.Event().wait()
+
+
+async def test_room_is_made_by_a_body_whose_time_runs_out_at_that_very_moment():
+    bodies = Bodies(largest_bytes=LIMIT, within_seconds=0.05)
+    begins = Body(b"x", ends=False)
+    late = asyncio.create_task(bodies.read(begins, limit_bytes=LIMIT))
+    await begins.was_read.wait()
+    time.sleep(0.1)  # noqa: ASYNC251 (its time is over, and nothing has seen that yet)
+    fills_the_room = Body(b"x" * 8 * LIMIT, ends=True)
+    assert len(await asyncio.create_task(bodies.read(fills_the_room, limit_bytes=8 * LIMIT))) == 8 * LIMIT
+    with pytest.raises(web.HTTPRequestTimeout):
+        await late
 
 
 async def test_a_body_whose_sender_goes_away_is_no_defect():

@@ -61,4 +61,5 @@ class Bodies:
         while self._total_bytes > self._room_bytes:
             oldest = next(iter(self._held_bytes))
             self._total_bytes -= self._held_bytes.pop(oldest)
-            oldest.reschedule(asyncio.get_running_loop().time())
+            if not oldest.expired():  # else it goes anyway, and refuses to be told
+                oldest.reschedule(asyncio.get_running_loop().time())
