@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
+from hami_sim.binaries import Binaries
 from hami_sim.cluster.artefacts import KUBERNETES_OBJECTS, Artefacts, find_artefacts
 from hami_sim.cluster.errors import ClusterError
 from hami_sim.cluster.layout import NODES_PATH_MAX, ClusterLayout, NodeLayout
 from hami_sim.cluster.leftovers import mount_points_below
+from hami_sim.cluster.local_cluster import LocalCluster
 from hami_sim.cluster.objects import identities, object_path
+from hami_sim.cluster.observe import observe
 from hami_sim.cluster.profile import profile_of, uniform_profile
 from hami_sim.cluster.record import load_sim_record, new_record, port_names, store_sim_record
-from hami_sim.cluster.service_spec import merged
+from hami_sim.cluster.service_runner import ServiceRunner
+from hami_sim.cluster.service_spec import ServiceSpec, merged
 from hami_sim.cluster.services import service_table
 from hami_sim.cluster.starting import ACCOUNTS
+from hami_sim.controlplane import ControlPlane, ControlPlaneSettings
+from hami_sim.controlplane.layout import StateLayout
+from hami_sim.controlplane.record import ClusterRecord, store_record
+from hami_sim.controlplane.record import choose_ports as choose_control_plane_ports
+from hami_sim.processes import start_program
 
 ARTEFACTS = Artefacts(library=Path("/b/libvgpu.so"), driver_libraries=Path("/b/sim"), programs=Path("/b/bin"))
 PROFILE = profile_of(
@@ -92,6 +102,47 @@ class TestTable:
         assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": 4}, "e": 5}) == {
             "a": {"b": 1, "c": 4}, "d": 3, "e": 5,
         }  # fmt: skip
+
+
+class TestRunner:
+    async def test_what_was_edited_while_a_service_runs_is_told_with_what_to_do(self, layout):
+        runner = ServiceRunner(layout)
+        spec = ServiceSpec(name="webhook", argv=("/bin/sh", "-c", "sleep 600"), settings={"log": {}}, stage=1)
+        program = runner.launch(spec)
+        try:
+            assert runner.edited_while_running(spec) == ""
+            file = layout.settings_file("webhook")
+            file.write_text('{"log": {"level": "debug"}}')
+            said = runner.edited_while_running(spec)
+            for word in ("webhook runs on", str(file), "(log.level)", f"kill {program.pid}", "hami-sim up"):
+                assert word in said
+            file.write_text("{")
+            assert "correct it" in runner.edited_while_running(spec)
+        finally:
+            await runner.kill("webhook")
+
+    def test_a_service_without_settings_has_none_to_edit(self, layout):
+        assert ServiceRunner(layout).edited_while_running(ServiceSpec(name="nats", argv=("/bin/true",), stage=0)) == ""
+
+
+async def test_what_was_not_started_yet_is_not_dead(layout):
+    """As `status` sees it while `up` is at work."""
+    profile = uniform_profile(1, 1)
+    binaries = Binaries(**dict.fromkeys(Binaries.__struct_fields__, Path("/bin/true")))
+    place = StateLayout(layout.root)
+    ports = choose_control_plane_ports(place)
+    store_record(place, ClusterRecord(ports=ports, settings=ControlPlaneSettings(), binaries=binaries))
+    ControlPlane.attach(layout.root).credentials.write_all()
+    cluster = LocalCluster(layout, new_record(layout, profile), ARTEFACTS)
+    ended = start_program("etcd", ["/bin/true"], log_path=layout.log("etcd"), process_file=layout.process_file("etcd"))
+    while ended.is_alive():  # noqa: ASYNC110  # nobody is told
+        await asyncio.sleep(0.01)
+
+    states = {service.name: service.state for service in (await observe(cluster)).services}
+
+    assert states.pop("etcd") == "dead"
+    assert len(states) > 8
+    assert set(states.values()) == {"stopped"}
 
 
 class TestRecord:
