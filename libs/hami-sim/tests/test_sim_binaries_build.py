@@ -11,6 +11,9 @@ from hami_sim.binaries import BinariesUnavailableError
 from hami_sim.binaries.build import build
 from hami_sim.binaries.cache import Recipe
 
+# Each test compiles Go's own packages anew.
+pytestmark = pytest.mark.timeout(1800)
+
 # The builtin println needs no package, so that an empty build cache is filled within seconds.
 PROGRAM = 'package main\n\nfunc main() { println("built") }\n'
 
