@@ -239,3 +239,22 @@ async def test_a_lease_deleted_under_the_leader_is_made_again(fake, new_candidat
 def test_durations_that_do_not_fit_together_are_faults(changes, field):
     settings = LeaderSettings(namespace="ns", name="lease", **changes)
     assert field in {name for name, _ in settings.faults()}
+
+
+@pytest.mark.parametrize("answered", ["too late", "never"])
+async def test_a_leader_that_stops_gives_back_what_a_renewal_without_an_answer_had_written(
+    fake, new_candidate, answered: str
+):
+    one = new_candidate("one")
+    async with one.running():
+        if answered == "never":
+            fake.cut("update", "leases", after_effect=True)
+            await one.pass_time(2)
+        else:  # the renewal is under way when the leader stops, and is written
+            lease = fake.get("leases", "lease", "ns")
+            fake.hold("update", "leases")
+            one.clock.advance(2.0)
+            await fake.wait_for_requests("update", "leases", 1)
+            fake.put("leases", lease)
+        assert holder(fake) == "one"
+    assert holder(fake) == ""

@@ -25,6 +25,8 @@ from hami_chassis.metrics import ChassisMetrics
 log = get_logger("leader")
 
 _SHORTEST_CALL_SECONDS = 0.1
+_RELEASE_CALL_SECONDS = 3.0
+_RELEASE_TRIES = 3
 
 
 class LeaderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -261,26 +263,37 @@ class LeaderElector:
         self._on_stopped()
 
     async def _release(self) -> None:
+        """A renewal without an answer may have been written: then the lease is ours in a version that is not known."""
         lease = self._lease
-        if lease is None:
-            return
+        for _ in range(_RELEASE_TRIES):
+            try:
+                lease = lease or await self._read()
+                if lease is None or lease.spec.holder_identity != self._identity:
+                    return
+                await self._give_back(lease)
+            except Conflict:
+                lease = None
+            except (Transient, Permanent) as error:
+                log.warning("lease-not-released", error=str(error))
+                return
+            else:
+                self.holder = ""
+                log.info("lease-released", lease=self._settings.name)
+                return
+        log.warning("lease-not-released", error=f"it was another one at each of {_RELEASE_TRIES} tries")
+
+    async def _give_back(self, lease: Lease) -> None:
         spec = msgspec.structs.replace(
             lease.spec, holder_identity="", lease_duration_seconds=1, renew_time=_micro_time(self._clock.now())
         )
-        try:
-            await self._client.replace(
-                LEASES,
-                self._settings.name,
-                msgspec.structs.replace(lease, spec=spec),
-                namespace=self._settings.namespace,
-                into=Lease,
-                timeout_seconds=self._call_seconds(),
-            )
-        except (Transient, Permanent) as error:
-            log.warning("lease-not-released", error=str(error))
-        else:
-            self.holder = ""
-            log.info("lease-released", lease=self._settings.name)
+        await self._client.replace(
+            LEASES,
+            self._settings.name,
+            msgspec.structs.replace(lease, spec=spec),
+            namespace=self._settings.namespace,
+            into=Lease,
+            timeout_seconds=max(self._call_seconds(), _RELEASE_CALL_SECONDS),
+        )
 
 
 def _micro_time(moment: datetime) -> str:
