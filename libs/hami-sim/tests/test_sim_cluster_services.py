@@ -107,7 +107,7 @@ class TestTable:
 class TestRunner:
     async def test_what_was_edited_while_a_service_runs_is_told_with_what_to_do(self, layout):
         runner = ServiceRunner(layout)
-        spec = ServiceSpec(name="webhook", argv=("/bin/sh", "-c", "sleep 600"), settings={"log": {}}, stage=1)
+        spec = ServiceSpec(name="webhook", argv=("/bin/sh", "-c", "exec sleep 600"), settings={"log": {}}, stage=1)
         program = runner.launch(spec)
         try:
             assert runner.edited_while_running(spec) == ""
