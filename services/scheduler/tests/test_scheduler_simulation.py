@@ -77,8 +77,10 @@ async def test_never_and_not_now_differ(scheduler: Scheduler) -> None:
     assert answer["FailedAndUnresolvableNodes"] == {"small": "1/1 CardInsufficientMemory"}
 
 
-async def test_quota_counts_with_what_the_namespace_uses_and_not_with_the_pod_itself(scheduler: Scheduler) -> None:
-    first = pod("first", memory=7000, namespace="small")
+async def test_quota_counts_with_what_the_namespace_uses_and_not_with_the_pod_itself(
+    scheduler: Scheduler, fake_kube: FakeKube
+) -> None:
+    first = fake_kube.put("pods", pod("first", memory=7000, namespace="small"))  # else it is soon found to be gone
     assert (await scheduler.filter(first, ["n1"]))["NodeNames"] == ["n1"]
     assert names(await simulate(scheduler, first, node("t"))) == ["t"]
     assert names(await simulate(scheduler, pod("fits", memory=5000, namespace="small"), node("t"))) == ["t"]
