@@ -14,6 +14,7 @@ import structlog
 from hami_chassis.bus import Bus, BusSettings, DurableConsumer, Endpoint, Message, MicroService, Reply, Stream
 from hami_chassis.cloudevents import event_headers
 from hami_chassis.errors import Permanent, Transient
+from hami_sim.nats_server import NatsServer
 
 STREAM = Stream(name="TEST", subjects=["test.>"], max_age_seconds=3600)
 PATIENCE_SECONDS = 60
@@ -496,6 +497,13 @@ async def until_answer_is(client: Bus, payload: bytes) -> None:
         await asyncio.sleep(0.01)
 
 
+async def lose_two(bus: Bus, nats_server: NatsServer) -> None:
+    """Of three messages, in an outbox that holds one; then the server comes."""
+    for number in range(3):
+        bus.publish("test.a", b"x", headers(f"id-{number}"))
+    await nats_server.start()
+
+
 async def test_an_overflow_callback_that_is_interrupted_is_called_again(nats_server, new_bus):
     calls: list[int] = []
     done = asyncio.Event()
@@ -508,9 +516,7 @@ async def test_an_overflow_callback_that_is_interrupted_is_called_again(nats_ser
 
     bus = new_bus(outbox_max_messages=1, on_overflow=on_overflow)
     async with running(bus):
-        for number in range(3):
-            bus.publish("test.a", b"x", headers(f"id-{number}"))
-        await nats_server.start()
+        await lose_two(bus, nats_server)
         await done.wait()
     assert calls == [2, 2, 2]
 
@@ -528,9 +534,7 @@ async def test_an_overflow_whose_telling_the_end_of_a_connection_cut_off_is_told
 
     bus = new_bus(outbox_max_messages=1, on_overflow=on_overflow)
     async with running(bus):
-        for number in range(3):
-            bus.publish("test.a", b"x", headers(f"id-{number}"))
-        await nats_server.start()
+        await lose_two(bus, nats_server)
         await begun.wait()
         await bus._client.close()  # as after a refusal that the library takes for final
         await done.wait()
@@ -541,9 +545,7 @@ async def test_a_loss_that_nobody_makes_good_is_logged(nats_server, new_bus):
     with structlog.testing.capture_logs() as logs:
         bus = new_bus(outbox_max_messages=1)
         async with running(bus):
-            for number in range(3):
-                bus.publish("test.a", b"x", headers(f"id-{number}"))
-            await nats_server.start()
+            await lose_two(bus, nats_server)
             while not any(line["event"] == "outbox-had-overflowed" for line in logs):  # noqa: ASYNC110  # a log wakes nobody
                 await asyncio.sleep(0.01)
     assert [line["dropped"] for line in logs if line["event"] == "outbox-had-overflowed"] == [2]
