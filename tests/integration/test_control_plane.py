@@ -299,16 +299,14 @@ async def test_a_webhook_on_loopback_is_called_and_its_patch_applied(
     assert labels == {"seen": "yes"}
 
 
-async def until_allowed(client: RestClient, path: str) -> None:
-    """A new role counts when the API server's own watch has seen it."""
+async def until_allowed(client: RestClient, path: str) -> dict[str, Any]:
+    """What is there. A new role counts when the API server's own watch has seen it."""
     while True:
         try:
-            await client.get(path)
+            return await client.get(path)
         except ApiError as error:
             if error.status != 403:
                 raise
-        else:
-            return
         await asyncio.sleep(0.1)
 
 
@@ -328,7 +326,7 @@ async def test_a_service_account_has_exactly_its_own_roles(
     token = await control_plane.service_account_token(namespace, "reader")
 
     async with control_plane.token_client(token) as reader:
-        await until_allowed(reader, f"/api/v1/namespaces/{namespace}/pods")
+        assert (await until_allowed(reader, f"/api/v1/namespaces/{namespace}/pods"))["items"] == []
         with pytest.raises(ApiError, match="403 Forbidden"):
             await reader.get(f"/api/v1/namespaces/{namespace}/secrets")
 

@@ -75,7 +75,7 @@ async def test_bodies_are_bounded(body, status):
 
 @asynccontextmanager
 async def begun_body(server: HttpServer, sent_bytes: int) -> AsyncIterator[asyncio.StreamReader]:
-    """A request whose body never ends; once the server has read what was sent."""
+    """A request whose body never ends; once the server has asked for it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     head = f"POST /echo HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: {LIMIT}\r\n\r\n"
     writer.write(head.encode())
