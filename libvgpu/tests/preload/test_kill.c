@@ -11,6 +11,7 @@
 
 #define MIB (1024ull * 1024ull)
 #define KILLS 150
+#define ASKED 10
 
 static void start_cuda(void) {
     CUcontext context = NULL;
@@ -128,8 +129,8 @@ static int run_asker(void) {
     return check_done();
 }
 
-/* The one waits for the other's claim to settle; it does by that one's death. */
-static void test_killed_while_another_waits_for_it(void) {
+/* What became of one that waits for the other's claim to settle, which it does by that one's death. */
+static int ask_while_the_other_is_killed(char output[SANDBOX_OUTPUT]) {
     static const char *const slow[] = {VGPU_BINARY_DIR "/bin/sim-driver",
                                        "slow",
                                        "cuMemAllocAsync",
@@ -139,7 +140,6 @@ static void test_killed_while_another_waits_for_it(void) {
                                        "1",
                                        NULL};
     struct sandbox sandbox = sandbox_make();
-    char output[SANDBOX_OUTPUT];
     CHECK_EQUAL(sandbox_run(&sandbox, false, NULL, slow, output), 0);
     struct sandbox_process grower = start(&sandbox, "grower");
     while (!sandbox_has_met(&sandbox, "cuMemAllocAsync") && kill(grower.pid, 0) == 0)
@@ -149,9 +149,19 @@ static void test_killed_while_another_waits_for_it(void) {
     usleep(50000); /* it is waiting then, or the other one is dead before: right in any case */
     kill(grower.pid, SIGKILL);
     CHECK_EQUAL(sandbox_finish(&grower, NULL), -SIGKILL);
-    if (!CHECK_EQUAL(sandbox_finish(&asker, output), 0))
-        fputs(output, stderr);
+    int status = sandbox_finish(&asker, output);
     sandbox_remove(&sandbox);
+    return status;
+}
+
+/* Who waits gives up after half a second: on a busy machine that may be before this process gets to kill the other. */
+static void test_killed_while_another_waits_for_it(void) {
+    char output[SANDBOX_OUTPUT] = "";
+    int status = 1;
+    for (int tries = 0; tries < ASKED && status != 0; tries++)
+        status = ask_while_the_other_is_killed(output);
+    if (!CHECK_EQUAL(status, 0))
+        fputs(output, stderr);
 }
 
 static void test_killed_anywhere(void) {
