@@ -97,8 +97,8 @@ class Kubelet(RegistrationServicer):
 
 
 @pytest.fixture
-async def kubelet() -> AsyncIterator[Kubelet]:
-    """With our registration running; its folder has a short name, since a unix socket's path has a limit."""
+async def registration() -> AsyncIterator[KubeletRegistration]:
+    """Running; its folder has a short name, since a unix socket's path has a limit."""
     folder = Path(tempfile.mkdtemp(prefix="kr"))
     metrics, clock = NodeAgentMetrics(CollectorRegistry()), HurriedClock()
     plugin = DevicePlugin(metrics=metrics, clock=clock)
@@ -111,10 +111,16 @@ async def kubelet() -> AsyncIterator[Kubelet]:
         plugin, "nvidia.com/gpu", folder, before_registering=nothing_before, metrics=metrics, clock=clock
     )
     task = asyncio.create_task(registration.run())
-    yield Kubelet(folder)
+    yield registration
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def kubelet(registration: KubeletRegistration) -> Kubelet:
+    """Of the same folder."""
+    return Kubelet(registration.folder)
 
 
 async def test_a_refusal_and_a_kubelet_that_is_not_there_are_tried_again(kubelet: Kubelet) -> None:
@@ -148,3 +154,12 @@ async def test_a_kubelet_that_took_us_and_does_not_watch_is_told_again(kubelet: 
         await until(lambda: len(kubelet.registered) >= 2, "another registration")
         async with kubelet.watching() as lists:
             await until(lambda: lists, "the devices")
+
+
+async def test_ready_is_who_was_taken_and_is_watched(kubelet: Kubelet, registration: KubeletRegistration) -> None:
+    async with kubelet.running():
+        await until(lambda: kubelet.registered, "the registration")
+        assert not registration.is_known()
+        async with kubelet.watching():
+            await until(registration.is_known, "kubelet's watch")
+        await until(lambda: not registration.is_known(), "the end of kubelet's watch")

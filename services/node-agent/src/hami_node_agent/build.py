@@ -129,7 +129,7 @@ async def _root_tasks(basis: Basis, cluster: Cluster, machine: Machine, handover
     ready = {
         "node": cluster.node.informer.synced.is_set,
         "pods": cluster.pods.informer.synced.is_set,
-        "kubelet": kubelet.registered.is_set,
+        "kubelet": kubelet.is_known,
     }
     observed = new_app()
     add_observation_routes(observed, registry=basis.registry, ready=ready)

@@ -201,13 +201,17 @@ class KubeletRegistration:
     ) -> None:
         self._plugin = plugin
         self._resource = resource
-        self._folder = plugins_folder
+        self.folder = plugins_folder
         self._endpoint = socket_name(resource)
         self._before_registering = before_registering
         self._metrics = metrics
         self._clock = clock
         self._retries = Retries(DEFAULT_BACKOFF)
-        self.registered = asyncio.Event()
+        self._is_registered = False
+
+    def is_known(self) -> bool:
+        """Kubelet took us, and takes our list of devices."""
+        return self._is_registered and self._plugin.is_watched
 
     async def run(self) -> None:
         await self._before_registering()
@@ -217,19 +221,19 @@ class KubeletRegistration:
             try:
                 own, kubelet = await self._serve_and_register(server)
                 await self._until_changed(own, kubelet)
-                log.info("kubelet-changed", folder=str(self._folder))
+                log.info("kubelet-changed", folder=str(self.folder))
             except _RegistrationFailedError as error:
                 self._metrics.registrations.labels("failed").inc()
                 delay = self._retries.delay_after()
                 log.warning("registration-failed", reason=str(error), again_in_seconds=round(delay, 2))
                 await self._clock.sleep(delay)
             finally:
-                self.registered.clear()
+                self._is_registered = False
                 await server.stop(None)
 
     async def _serve_and_register(self, server: grpc.aio.Server) -> tuple[_Made, _Made]:
         """Which files our socket and kubelet's were when kubelet took us."""
-        own_path, kubelet_path = self._folder / self._endpoint, self._folder / KUBELET_SOCKET
+        own_path, kubelet_path = self.folder / self._endpoint, self.folder / KUBELET_SOCKET
         kubelet = _made(kubelet_path)
         if kubelet is None:
             raise _RegistrationFailedError(f"{kubelet_path} is not there: kubelet does not run")
@@ -255,13 +259,13 @@ class KubeletRegistration:
             raise _RegistrationFailedError(f"kubelet refused: {error.details()}") from error
         self._retries.succeeded()
         self._metrics.registrations.labels("done").inc()
-        self.registered.set()
+        self._is_registered = True
         log.info("registered", resource=self._resource, endpoint=self._endpoint)
         return own, kubelet
 
     async def _until_changed(self, own: _Made, kubelet: _Made) -> None:
         unwatched_seconds = 0.0
-        while (_made(self._folder / self._endpoint), _made(self._folder / KUBELET_SOCKET)) == (own, kubelet):
+        while (_made(self.folder / self._endpoint), _made(self.folder / KUBELET_SOCKET)) == (own, kubelet):
             unwatched_seconds = 0.0 if self._plugin.is_watched else unwatched_seconds + _LOOK_SECONDS
             if unwatched_seconds >= _UNWATCHED_SECONDS:
                 log.warning("kubelet-does-not-watch", seconds=unwatched_seconds)
