@@ -36,10 +36,12 @@ class Node:
         )
 
     @asynccontextmanager
-    async def kubelet(self) -> AsyncIterator[KubeletStandIn]:
+    async def kubelet(self, shims: ShimServer | None = None) -> AsyncIterator[KubeletStandIn]:
         async with LogServer(LogServerSettings()).serving() as logs:
             self.log_port = logs.port
-            stand_in = await KubeletStandIn.create(self.settings, self.kube, events=self.kube, log_server=logs)
+            stand_in = await KubeletStandIn.create(
+                self.settings, self.kube, events=self.kube, log_server=logs, shims=shims
+            )
             async with stand_in.running():
                 yield stand_in
 

@@ -1,10 +1,14 @@
 """Containers start, fail and start again."""
 
+import errno
+from pathlib import Path
+
 import msgspec
 from hami_sim.kubelet import KubeletStandIn
 from hami_sim.kubelet.log_server import LogServer
 from hami_sim.kubelet.scripted_plugin import Refused, ScriptedPlugin
 from hami_sim.kubelet.settings import LogServerSettings
+from hami_sim.kubelet.shim_server import ShimServer
 from kubelet_node import FOREVER, RESOURCE, alive, container
 
 
@@ -28,6 +32,27 @@ async def test_a_refused_pre_start_is_tried_again_and_the_container_does_not_run
     assert [sorted(body["devices_ids"]) for body in plugin.bodies("PreStartContainer")] == [["a", "b"]] * 3
     assert len(plugin.bodies("Allocate")) == 1
     assert (node.log(), status["containerStatuses"][0]["restartCount"]) == ("ran\n", 0)
+
+
+async def test_a_process_that_cannot_be_started_is_tried_again_and_the_node_goes_on(prefix_node):
+    class FirstFails(ShimServer):
+        failures = 1
+
+        async def start_shim(self, folder: Path) -> None:
+            if self.failures:
+                self.failures -= 1
+                raise BlockingIOError(errno.EAGAIN, "no more processes")
+            await super().start_shim(folder)
+
+    prefix_node.settings = msgspec.structs.replace(prefix_node.settings, time_scale=0.1)
+    async with prefix_node.kubelet(FirstFails()):
+        prefix_node.run(container("echo ran"))
+        message = await prefix_node.waiting("CreateContainerError")
+        assert not prefix_node.folder().exists()
+        status = await prefix_node.kube.until_phase("pod", "Succeeded")
+
+    assert message == "its process cannot be started: [Errno 11] no more processes"
+    assert (prefix_node.log(), status["containerStatuses"][0]["restartCount"]) == ("ran\n", 0)
 
 
 async def test_a_container_that_fails_comes_back_and_pre_start_comes_each_time(prefix_node):

@@ -110,7 +110,11 @@ class ContainerStarter:
             granted=granted,
             edits=edits,
         )
-        return await self._processes.start(pod.uid, container.name, attempt, launch, own_root=self._mode == "namespace")
+        own_root = self._mode == "namespace"
+        try:
+            return await self._processes.start(pod.uid, container.name, attempt, launch, own_root=own_root)
+        except OSError as error:
+            raise StartFault("CreateContainerError", f"its process cannot be started: {error}") from error
 
     def forget_pod(self, pod_uid: str) -> Path:
         """The folder with the pod's volumes, to be removed."""

@@ -177,10 +177,7 @@ class ContainerProcesses:
     ) -> ContainerProcess:
         """Returns once the process runs or is known not to: `end()` then says why. Raises OSError."""
         folder = self._folder / pod_uid / container / str(attempt)
-        folder.mkdir(parents=True)
         scratch = folder / "scratch"
-        if own_root:
-            scratch.mkdir()
         spec = {
             "argv": launch.argv,
             "environment": launch.environment,
@@ -188,8 +185,11 @@ class ContainerProcesses:
             "binds": [msgspec.structs.asdict(bind) for bind in launch.binds],
             "scratch": str(scratch) if own_root else "",
         }
-        (folder / "spec.json").write_text(json.dumps(spec))
+        folder.mkdir(parents=True)
         try:
+            if own_root:
+                scratch.mkdir()
+            (folder / "spec.json").write_text(json.dumps(spec))
             await self._shims.start_shim(folder)
         except OSError:
             self._remove(folder)
