@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
+
+import aiohttp
 
 from hami_sim.cluster.errors import ClusterError
 from hami_sim.cluster.local_cluster import LocalCluster
@@ -12,6 +15,7 @@ from hami_sim.cluster.workload_pod import CONTAINER
 from hami_sim.controlplane import ApiError, RestClient
 
 POLL_SECONDS = 0.2
+STANDARD_OUTPUT = 1
 JsonObject = dict[str, Any]
 
 
@@ -38,7 +42,7 @@ async def run_pod(
         try:
             async with asyncio.timeout(timeout_seconds):
                 await _until_started(client, own, say)
-                await _stream_output(cluster, namespace, created["metadata"]["name"])
+                await _copy_output(client, own, say)
                 return await _exit_code(client, own)
         except TimeoutError as error:
             raise ClusterError(f"{created['metadata']['name']} is not over after {timeout_seconds:g} s") from error
@@ -62,16 +66,40 @@ async def _until_started(client: RestClient, path: str, say: Callable[[str], Non
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _stream_output(cluster: LocalCluster, namespace: str, name: str) -> None:
-    kubectl = str(cluster.control_plane.binaries.kubectl)
-    arguments = ("--kubeconfig", str(cluster.kubeconfig), "-n", namespace, "logs", "-f", name, "-c", CONTAINER)
-    process = await asyncio.create_subprocess_exec(kubectl, *arguments)
+async def _copy_output(client: RestClient, path: str, say: Callable[[str], None]) -> None:
+    """All that the container writes; the rest is asked for where an answer breaks off. Raises ApiError: no such pod."""
+    copied = 0
+    said = ""
+    while True:
+        try:
+            async with client.stream(f"{path}/log", container=CONTAINER, follow="true") as chunks:
+                passed = 0
+                async for chunk in chunks:
+                    fresh = chunk[max(0, copied - passed) :]
+                    passed += len(chunk)
+                    copied += len(fresh)
+                    if not _print(fresh):
+                        return
+        except (ApiError, aiohttp.ClientError) as error:
+            reason = error.message if isinstance(error, ApiError) else str(error) or type(error).__name__
+        else:
+            return
+        await client.get(path)
+        if reason != said:
+            say(f"its output cannot be read now, and is asked for again: {reason}")
+            said = reason
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _print(text: bytes) -> bool:
+    """Past Python's buffer, which would keep what a closed pipe did not take. False: nobody reads any more."""
+    left = memoryview(text)
     try:
-        await process.wait()
-    except asyncio.CancelledError:
-        process.terminate()
-        await process.wait()
-        raise
+        while left:
+            left = left[os.write(STANDARD_OUTPUT, left) :]
+    except BrokenPipeError:
+        return False
+    return True
 
 
 async def _exit_code(client: RestClient, path: str) -> int:

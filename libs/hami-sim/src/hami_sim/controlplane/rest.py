@@ -75,6 +75,13 @@ class RestClient:
         """What a path answers, undecoded, such as a pod's log."""
         return (await self._bytes("GET", path, query, None, JSON)).decode(errors="replace")
 
+    @asynccontextmanager
+    async def stream(self, path: str, **query: str) -> AsyncIterator[AsyncIterator[bytes]]:
+        """What a path answers, as it comes, such as a log that is followed."""
+        async with self._open().get(path, params=query, timeout=aiohttp.ClientTimeout(total=None)) as response:
+            await _refuse_errors(response, "GET", path)
+            yield response.content.iter_any()
+
     async def post(self, path: str, body: object, **query: str) -> JsonObject:
         """Creates."""
         return await self._json("POST", path, query, body)
