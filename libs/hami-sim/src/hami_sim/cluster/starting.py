@@ -20,6 +20,7 @@ from hami_sim.cluster.objects import apply_objects, identities
 from hami_sim.cluster.profile import ClusterProfile
 from hami_sim.cluster.record import SimRecord, choose_ports, load_sim_record, new_record, store_sim_record
 from hami_sim.cluster.registration import registration_objects
+from hami_sim.cluster.roles import wait_until_roles_count
 from hami_sim.cluster.service_runner import ServiceRunner
 from hami_sim.cluster.service_spec import ServiceSpec
 from hami_sim.cluster.services import NAMESPACE, extender_url, kubeconfig_of, webhook_url
@@ -111,7 +112,9 @@ async def _prepare(cluster: LocalCluster, progress: Progress) -> None:
     control_plane = cluster.control_plane
     await control_plane.create_namespace(NAMESPACE)
     async with control_plane.client() as client:
-        await apply_objects(client, identities(KUBERNETES_OBJECTS))
+        accounts_and_roles = identities(KUBERNETES_OBJECTS)
+        await apply_objects(client, accounts_and_roles)
+        await wait_until_roles_count(client, accounts_and_roles)
     for account in ACCOUNTS:
         path = kubeconfig_of(cluster.layout, account)
         await control_plane.write_service_account_kubeconfig(path, NAMESPACE, account)

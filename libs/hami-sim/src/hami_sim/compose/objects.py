@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hami_sim.cluster.objects import apply_objects, identities
 from hami_sim.cluster.registration import registration_objects
+from hami_sim.cluster.roles import wait_until_roles_count
 from hami_sim.compose import places
 from hami_sim.controlplane import RestClient, bootstrap
 from hami_sim.controlplane.credentials import Credentials
@@ -27,7 +28,9 @@ async def make_objects() -> None:
         for namespace in ("default", places.NAMESPACE):
             await bootstrap.create_namespace(client, namespace)
             await bootstrap.wait_for_namespace_defaults(client, namespace, READY_SECONDS)
-        await apply_objects(client, identities(places.OBJECTS))
+        accounts_and_roles = identities(places.OBJECTS)
+        await apply_objects(client, accounts_and_roles)
+        await wait_until_roles_count(client, accounts_and_roles)
         for account, path in _kubeconfigs(layout).items():
             token = await _token(client, account)
             user = f"system:serviceaccount:{places.NAMESPACE}:{account}"
