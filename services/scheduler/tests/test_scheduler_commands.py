@@ -14,6 +14,7 @@ import yaml
 from hami_engine import Cluster
 from hami_scheduler.config import EventSettings, PlacementSettings
 from hami_sim.fake_kube import FakeKube
+from hami_sim.fake_kube.faults import EVERY
 from scheduler_builders import node, pod
 from scheduler_service import Scheduler, eventually, running, settings_for
 
@@ -26,26 +27,23 @@ def prefix() -> str:
 
 
 @pytest.fixture
-async def scheduler(nats_url: str, prefix: str) -> AsyncIterator[Scheduler]:
+async def scheduler(fake_kube: FakeKube, nats_url: str, prefix: str) -> AsyncIterator[Scheduler]:
     """Over one node with one card of 10,000 MiB: pod `held` is bound, pod `waiting` was rejected."""
-    fake = FakeKube()
-    await fake.start()
-    fake.put("nodes", node("n1"))
+    fake_kube.put("nodes", node("n1"))
     settings = settings_for(
-        fake.url, nats=nats_url, events=EventSettings(prefix=prefix), placement=PlacementSettings(record_steps=100)
+        fake_kube.url, nats=nats_url, events=EventSettings(prefix=prefix), placement=PlacementSettings(record_steps=100)
     )
     async with running(settings) as found:
-        held = fake.put("pods", pod("held", memory=6000, cores=30))
+        held = fake_kube.put("pods", pod("held", memory=6000, cores=30))
         await found.filter(held, ["n1"])
         await found.bind(held, "n1")
-        await found.filter(fake.put("pods", pod("waiting", memory=6000)), ["n1"])
+        await found.filter(fake_kube.put("pods", pod("waiting", memory=6000)), ["n1"])
 
         async def is_answered() -> bool:
             return (await call("state", "--server", nats_url, "--prefix", prefix))[0] == 0
 
         await eventually(is_answered)
         yield found
-    await fake.stop()
 
 
 async def call(*arguments: str) -> tuple[int, str, str]:
@@ -119,6 +117,24 @@ async def test_what_the_commands_say(nats_url: str, prefix: str, tmp_path: Path)
         "",
         "hami-scheduler: no live pod default/nobody asks for cards or holds some\n",
     )
+
+
+@pytest.mark.usefixtures("scheduler")
+async def test_a_pod_that_the_watch_has_not_told_of_is_explained(
+    fake_kube: FakeKube, nats_url: str, prefix: str
+) -> None:
+    at = ("--server", nats_url, "--prefix", prefix)
+    fake_kube.pause_watches("pods")
+    fake_kube.put("pods", pod("late", memory=6000))
+    code, out, _ = await call("explain", "default/late", *at)
+    assert (code, out.splitlines()[0].partition(";")[0]) == (
+        0,
+        "default/late: fits on none of 1 nodes: 6,000 MiB asked",
+    )
+    fake_kube.fail("get", "pods", 503, times=EVERY)
+    code, out, err = await call("explain", "default/late", *at)
+    assert (code, out) == (1, "")
+    assert "pod default/late is not known, and the API server does not say whether there is such a pod" in err
 
 
 @pytest.mark.parametrize(

@@ -344,7 +344,7 @@ def test_nodes_without_the_wanted_labels_take_no_part() -> None:
 
 
 @pytest.mark.case("LIF-02")
-def test_a_comparison_finds_what_is_missing_and_what_is_surplus(ledger: Ledger) -> None:
+def test_a_comparison_finds_what_is_missing_and_what_may_be_gone(ledger: Ledger) -> None:
     known, unknown = as_pod(bound(pod("known"))), as_pod(bound(pod("unknown")))
     gone = as_pod(bound(pod("gone"), "n1-0,NVIDIA,1,0:;"))
     ledger.upsert_pod(known, NOW)
@@ -354,8 +354,7 @@ def test_a_comparison_finds_what_is_missing_and_what_is_surplus(ledger: Ledger) 
     ledger.confirm(just_bound["metadata"]["uid"], AllocationId("id-1"))
     drift = compare(ledger, [known, unknown, as_pod(pod("unbound"))])
     assert [found.metadata.name for found in drift.missing] == ["unknown"]
-    assert [found.name for found in drift.surplus] == ["gone"]
-    assert [found.name for found in drift.unseen] == ["just-bound"]
+    assert [found.name for found in drift.absent] == ["gone", "just-bound"]
 
 
 # ---- binding -----------------------------------------------------------------------------------------------------

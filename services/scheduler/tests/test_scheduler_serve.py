@@ -18,6 +18,7 @@ from hami_scheduler.config import BindSettings, ExtenderSettings, PlacementSetti
 from hami_sim.controlplane.layout import CertificateFiles
 from hami_sim.controlplane.pki import CertificateAuthority, Identity
 from hami_sim.fake_kube import FakeKube
+from hami_sim.fake_kube.faults import EVERY
 from scheduler_builders import (
     ALLOCATED_KEY,
     HANDSHAKE_KEY,
@@ -296,12 +297,13 @@ async def test_nothing_touches_a_pod_until_the_outcome_of_its_bind_is_known(
     await scheduler.filter(created, ["n1"])
     fake_kube.pause_watches("pods")
     fake_kube.cut("create", "pods/binding", after_effect=True)
-    fake_kube.fail("get", "pods", 503, times=2)
+    fake_kube.fail("get", "pods", 503, times=EVERY)
     assert "the pod cannot be read" in (await scheduler.bind(created, "n1"))["Error"]
     assert "outcome must be known" in (await scheduler.filter(created, ["n1"]))["Error"]
     assert await used_mib(scheduler) == 8000
     other = fake_kube.put("pods", pod("b", memory=8000))
     assert (await scheduler.filter(other, ["n1"]))["NodeNames"] is None
+    fake_kube.clear_faults()
 
     async def is_bound() -> bool:
         return await scheduler.bind(created, "n1") == {"Error": ""}
@@ -316,7 +318,7 @@ async def test_a_pod_that_was_given_up_keeps_its_slice_until_the_outcome_of_its_
     created = fake_kube.put("pods", pod("a", memory=8000))
     await scheduler.filter(created, ["n1"])
     fake_kube.cut("create", "pods/binding", after_effect=False)
-    fake_kube.fail("get", "pods", 503, times=1000)
+    fake_kube.fail("get", "pods", 503, times=EVERY)
     await scheduler.bind(created, "n1")
     created["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "SchedulerError"}]
     fake_kube.put("pods", created)
@@ -486,13 +488,22 @@ async def test_a_pod_is_woken_at_most_once_in_its_time(fake_kube: FakeKube) -> N
     fake_kube.put("nodes", node("n1"))
     settings = settings_for(fake_kube.url, upkeep=UpkeepSettings(wake_seconds=3600.0))
     async with running(settings) as scheduler:
-        created = fake_kube.put("pods", pod("failing", memory=8000))
-        for _ in range(3):
-            await scheduler.filter(created, ["n1"])
-            await rejected(fake_kube, scheduler)
+        failing = fake_kube.put("pods", pod("failing", memory=9000))
+        await scheduler.filter(failing, ["n1"])
+        waiting = await rejected(fake_kube, scheduler, memory=7000)
+
+        async def capacity_grows(woken: str) -> None:
+            """Returns when the waker has looked, which wakes that pod."""
             fake_kube.fail("create", "pods/binding", 403)
-            await scheduler.bind(created, "n1")
-            await eventually(lambda: wakes(fake_kube, "waiting") >= 1)
+            await scheduler.bind(failing, "n1")
+            await eventually(lambda: wakes(fake_kube, woken) == 1)
+
+        await capacity_grows("waiting")
+        for name in ("second", "third"):
+            await scheduler.filter(failing, ["n1"])
+            assert (await scheduler.filter(waiting, ["n1"]))["NodeNames"] is None
+            await rejected(fake_kube, scheduler, name, memory=1500)
+            await capacity_grows(name)
         assert wakes(fake_kube, "waiting") == 1
 
 

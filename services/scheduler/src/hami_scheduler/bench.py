@@ -29,7 +29,7 @@ from hami_chassis.kube.events import ObjectReference
 from hami_chassis.log import LogSettings, configure_logging
 from hami_model import allocation_id, device_config, kube, register
 from hami_model.cards import Card
-from hami_model.ids import CardId
+from hami_model.ids import AllocationId, CardId
 from hami_model.requests import Policies
 from hami_model.vendors import vendor
 from prometheus_client import CollectorRegistry
@@ -80,6 +80,7 @@ class _Silence:
         return True
 
     def strip_allocation(self, pod: kube.Pod) -> None: ...
+    def withdraw_allocation(self, pod: kube.Pod, allocation_id: AllocationId) -> None: ...
     def label_bound(self, pod: kube.Pod) -> None: ...
     def stamp_node(self, node: str, annotations: Mapping[str, str]) -> None: ...
 

@@ -117,7 +117,7 @@ class Bookkeeper:
         if not self.in_charge:
             return
         if change.released is not None:
-            holding = holdings.read(pod, self.ledger.config)
+            holding = self.ledger.held_by(change.released, pod)
             self._publish(self._announcements.released(change.released, holding, self._clock.now(), reason))
             self._alarm.capacity_grew("pod-gone", watched=True)
         self._tell_expiry(change)
@@ -240,7 +240,8 @@ class Bookkeeper:
         """The node's lock went away."""
         for uid, waiting in self._lost_lock.pop(node, {}).items():
             pod = self._pod_of(uid)
-            if pod is not None and not pod.assigned_node and uid not in self.ledger.reservations:
+            placed = uid in self.ledger.reservations or uid in self.ledger.bound_pods
+            if pod is not None and not pod.assigned_node and not placed:
                 self.rejected.setdefault(uid, waiting)
         self._alarm.capacity_grew("lock-freed", watched=False)
 
@@ -250,7 +251,8 @@ class Bookkeeper:
         change = self.ledger.remove_pod(uid)
         self._tell_expiry(change)
         if change.released is not None and self.in_charge:
-            self._publish(self._announcements.released(change.released, None, self._clock.now(), "gone"))
+            holding = self.ledger.held_by(change.released, None)
+            self._publish(self._announcements.released(change.released, holding, self._clock.now(), "gone"))
             self._alarm.capacity_grew("pod-gone", watched=False)
 
     def notice(self, pod: ObjectReference, notice: rejections.Notice) -> None:

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from hami_chassis.kube.events import ObjectReference
 from hami_model import kube
+from hami_model.ids import AllocationId
 
 from hami_scheduler.core.advice import Case, Looked
 from hami_scheduler.core.extender import BindArguments
@@ -66,6 +67,10 @@ class Chores(Protocol):
 
     def strip_allocation(self, pod: kube.Pod) -> None:
         """Removes the allocation from a pod that is unbound and holds nothing."""
+        ...
+
+    def withdraw_allocation(self, pod: kube.Pod, allocation_id: AllocationId) -> None:
+        """Removes that allocation from the pod if it stands there and the pod is unbound."""
         ...
 
     def label_bound(self, pod: kube.Pod) -> None:

@@ -7,8 +7,10 @@ server is away, dropped when it has become moot (the object is gone or has chang
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Mapping
 
+import msgspec
 from hami_chassis.clock import Clock
 from hami_chassis.errors import Permanent, Transient
 from hami_chassis.kube import Conflict, KubeClient, NotFound
@@ -18,6 +20,7 @@ from hami_chassis.log import get_logger
 from hami_chassis.retry import DEFAULT_BACKOFF
 from hami_model import keys, kube
 from hami_model.device_config import DeviceConfig
+from hami_model.ids import AllocationId
 
 from hami_scheduler.core import holdings
 from hami_scheduler.metrics import SchedulerMetrics
@@ -28,6 +31,13 @@ _WORKERS = 8
 _TRIES = 8
 
 Work = Callable[[], Awaitable[None]]
+
+
+class _Chore(msgspec.Struct, frozen=True, kw_only=True):
+    work: Work
+    even_when_following: bool
+    lasting: bool
+    """It is never given up while this process leads."""
 
 
 class ChoreList:
@@ -47,19 +57,30 @@ class ChoreList:
         self._metrics = metrics
         self._clock = clock
         self._is_leading = is_leading
-        self._waiting: dict[tuple[str, str], tuple[Work, bool]] = {}
+        self._waiting: dict[tuple[str, str], _Chore] = {}
         self._busy: set[tuple[str, str]] = set()
         self._changed = asyncio.Event()
 
     # ---- what can be asked for ---------------------------------------------------------------------------------
 
     def strip_allocation(self, pod: kube.Pod) -> None:
-        """Removes the allocation from an unbound pod, in the version that was seen (in any, where none is named)."""
-        gone: dict[str, str | None] = dict.fromkeys(holdings.written_keys(pod, self._config))
-        metadata = {"uid": pod.uid, "annotations": gone, "labels": {keys.ASSIGNED_NODE: None}}
-        if pod.metadata.resource_version:
-            metadata["resourceVersion"] = pod.metadata.resource_version
-        self.add("strip", pod.uid, lambda: self._patch_pod(pod, metadata))
+        """Removes the allocation from an unbound pod, in the version that was seen."""
+        self.add("strip", pod.uid, lambda: self._strip(pod))
+
+    def withdraw_allocation(self, pod: kube.Pod, allocation_id: AllocationId) -> None:
+        """Removes that allocation from the pod if it stands there: by the time that this is done the pod may carry
+        another one, or be bound."""
+
+        async def withdraw() -> None:
+            found = await self._client.get(PODS, pod.metadata.name, namespace=pod.metadata.namespace, into=kube.Pod)
+            if (found.uid, holdings.allocation_id_of(found)) != (pod.uid, allocation_id) or found.assigned_node:
+                return
+            try:
+                await self._strip(found)
+            except Conflict as error:
+                raise Transient(f"pod {pod.key} changed while its allocation was removed: {error}") from error
+
+        self.add("withdraw", pod.uid, withdraw)
 
     def label_bound(self, pod: kube.Pod) -> None:
         """Labels a pod whose Binding carried the label to a server that drops it. Nothing where it stands."""
@@ -89,9 +110,11 @@ class ChoreList:
 
         self.add("wake", uid, touch)
 
-    def add(self, what: str, about: str, work: Work, *, even_when_following: bool = False) -> None:
+    def add(
+        self, what: str, about: str, work: Work, *, even_when_following: bool = False, lasting: bool = False
+    ) -> None:
         """Takes a chore; one of the same name that has not begun is replaced."""
-        self._waiting[what, about] = work, even_when_following
+        self._waiting[what, about] = _Chore(work=work, even_when_following=even_when_following, lasting=lasting)
         self._changed.set()
         self._count_waiting()
 
@@ -110,10 +133,10 @@ class ChoreList:
                 self._changed.clear()
                 await self._changed.wait()
                 continue
-            work, even_when_following = self._waiting.pop(name)
+            chore = self._waiting.pop(name)
             self._busy.add(name)
             try:
-                end = await self._do(name, work, even_when_following)
+                end = await self._do(name, chore)
             finally:
                 self._busy.discard(name)
             self._metrics.chores.labels(name[0], end).inc()
@@ -121,12 +144,12 @@ class ChoreList:
             if name in self._waiting:
                 self._changed.set()
 
-    async def _do(self, name: tuple[str, str], work: Work, even_when_following: bool) -> str:
-        for number in range(1, _TRIES + 1):
-            if not (even_when_following or self._is_leading()):
+    async def _do(self, name: tuple[str, str], chore: _Chore) -> str:
+        for number in itertools.count(1) if chore.lasting else range(1, _TRIES + 1):
+            if not (chore.even_when_following or self._is_leading()):
                 return "moot"
             try:
-                await work()
+                await chore.work()
             except (NotFound, Conflict):
                 return "moot"
             except Transient as error:
@@ -138,6 +161,16 @@ class ChoreList:
                 return "done"
         log.warning("chore-given-up", what=name[0], about=name[1])
         return "failed"
+
+    async def _strip(self, pod: kube.Pod) -> None:
+        gone: dict[str, str | None] = dict.fromkeys(holdings.written_keys(pod, self._config))
+        metadata = {
+            "uid": pod.uid,
+            "resourceVersion": pod.metadata.resource_version,
+            "annotations": gone,
+            "labels": {keys.ASSIGNED_NODE: None},
+        }
+        await self._patch_pod(pod, metadata)
 
     async def _patch_pod(self, pod: kube.Pod, metadata: Mapping[str, object]) -> None:
         await self._client.patch(

@@ -8,6 +8,7 @@ from hami_chassis.kube.resources import PODS
 from hami_model import kube
 
 from hami_scheduler.core.filter import FilterAnswer
+from hami_scheduler.core.records import Reservation
 from hami_scheduler.ports import Chores
 
 
@@ -29,9 +30,6 @@ class EarlyAnnotations:
             into=MetadataOnly,
         )
 
-    def remove(self, pod: kube.Pod, answer: FilterAnswer) -> None:
+    def remove(self, pod: kube.Pod, reservation: Reservation) -> None:
         """The write failed, or nobody knows: whatever of it is there goes."""
-        metadata = kube.Metadata(
-            name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.uid, annotations=answer.annotations
-        )
-        self._chores.strip_allocation(kube.Pod(metadata=metadata))
+        self._chores.withdraw_allocation(pod, reservation.allocation_id)

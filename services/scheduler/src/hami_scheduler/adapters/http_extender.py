@@ -120,7 +120,7 @@ class ExtenderEndpoint:
             await early_annotations.write(asked.pod, answer)
         except (Transient, Permanent) as error:
             self._bookkeeper.bind_failed(answer.reservation, ExpiryCause.BIND_FAILED, str(error))
-            early_annotations.remove(asked.pod, answer)
+            early_annotations.remove(asked.pod, answer.reservation)
             return FilterAnswer(error=f"the allocation could not be written to the pod: {error}")
         return answer
 

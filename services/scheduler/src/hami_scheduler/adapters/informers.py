@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from hami_chassis.clock import Clock
-from hami_chassis.kube import Informer, KubeClient
+from hami_chassis.kube import Informer, KubeClient, NotFound
 from hami_chassis.kube.resources import NODES, PODS, RESOURCE_QUOTAS
 from hami_chassis.metrics import ChassisMetrics
 from hami_model import keys, kube
@@ -27,7 +27,8 @@ class Informers:
         metrics: ChassisMetrics,
         clock: Clock,
     ) -> None:
-        reduction = Reduction(bookkeeper.ledger.config)
+        self._client = client
+        self._reduction = reduction = Reduction(bookkeeper.ledger.config)
         feed = _PodFeed(bookkeeper, reduction)
         self.pods: Informer[kube.Pod, kube.Pod] = Informer(
             client, PODS, into=kube.Pod, project=feed.project, handler=feed, metrics=metrics, clock=clock
@@ -56,12 +57,16 @@ class Informers:
         """Whether all three have been listed completely."""
         return all(informer.synced.is_set() for informer in (self.pods, self.nodes, self.quotas))
 
-    def find_pod(self, namespace: str, name: str) -> kube.Pod | None:
-        """The live pod of that name."""
-        return next(
-            (pod for pod in self.pods.values() if (pod.metadata.namespace, pod.metadata.name) == (namespace, name)),
-            None,
-        )
+    async def find_pod(self, namespace: str, name: str) -> kube.Pod | None:
+        """The live pod of that name; the server is asked for one that the watch has not told of. Raises Transient and
+        Permanent."""
+        for pod in self.pods.values():
+            if (pod.metadata.namespace, pod.metadata.name) == (namespace, name):
+                return pod
+        try:
+            return self._reduction.pod(await self._client.get(PODS, name, namespace=namespace, into=kube.Pod))
+        except NotFound:
+            return None
 
     async def resync(self) -> None:
         """Returns when consistent lists that began after this call have been delivered."""

@@ -7,12 +7,13 @@ a connection of its own that lives as long as the term.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import TypeVar
 
 import msgspec
 from hami_chassis.bus import Bus, BusSettings, Endpoint, Message, MicroService, Reply
+from hami_chassis.errors import Permanent, Transient
 from hami_chassis.metrics import ChassisMetrics
 from hami_model import kube
 from hami_model.events import subjects
@@ -36,9 +37,9 @@ class QueryServer:
         *,
         settings: BusSettings,
         prefix: str,
-        find_pod: Callable[[str, str], kube.Pod | None],
+        find_pod: Callable[[str, str], Awaitable[kube.Pod | None]],
     ) -> None:
-        """`find_pod(namespace, name)`: the live pod of that name."""
+        """`find_pod(namespace, name)`: the live pod of that name. It may raise Transient and Permanent."""
         self._bookkeeper = bookkeeper
         self._settings = settings
         self._prefix = prefix
@@ -102,7 +103,14 @@ class QueryServer:
         asked = _question(message, explanations.ExplainQuestion)
         if isinstance(asked, Reply):
             return asked
-        pod = self._find_pod(asked.namespace, asked.name)
+        try:
+            pod = await self._find_pod(asked.namespace, asked.name)
+        except (Transient, Permanent) as error:
+            return Reply(
+                error_code="503",
+                error_description=f"pod {asked.namespace}/{asked.name} is not known, and the API server does not say "
+                f"whether there is such a pod: {error}",
+            )
         if pod is None:
             return Reply(
                 error_code="404",

@@ -81,12 +81,10 @@ class Upkeep:
             log.error("book-lacked-a-pod", pod=pod.key, node=pod.assigned_node)
             self._metrics.drift.labels("missing").inc()
             self._bookkeeper.pod_seen(pod)
-        for bound in drift.surplus:
-            self._drop(bound)
-        return drift.unseen
+        return drift.absent
 
     async def _look_up(self, found: BoundPod | Reservation) -> None:
-        """A pod that no watch told of: it may have lived and ended between two lists."""
+        """A pod that is not held: the watch may be late, or the pod lived and ended between two lists."""
         try:
             pod = await self._client.get(PODS, found.name, namespace=found.namespace, into=kube.Pod)
         except NotFound:

@@ -12,7 +12,6 @@ from datetime import datetime
 from hami_model import events, kube, lifecycle
 from hami_model.lifecycle import Phase
 
-from hami_scheduler.core import holdings
 from hami_scheduler.core.announcements import Announcements
 from hami_scheduler.core.ledger import Ledger
 from hami_scheduler.core.records import BoundPod
@@ -33,9 +32,7 @@ def missing_events(
             last[event.allocation_id] = event
 
     def allocating(bound: BoundPod) -> events.Event | None:
-        pod = pod_of(bound.uid)
-        holding = holdings.read(pod, ledger.config) if pod is not None else None
-        return announcements.seen_allocating(bound, holding, now)
+        return announcements.seen_allocating(bound, ledger.held_by(bound, pod_of(bound.uid)), now)
 
     told: list[events.Event | None] = []
     for event in last.values():

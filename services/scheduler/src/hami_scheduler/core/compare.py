@@ -16,21 +16,18 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
     missing: list[kube.Pod]
     """Bound pods that the book does not know."""
-    surplus: list[BoundPod]
-    """Bound pods of the book that are gone."""
-    unseen: list[BoundPod | Reservation]
-    """Of pods that only our own Binding or kube-scheduler told of: the watch is late, or missed their whole life."""
+    absent: list[BoundPod | Reservation]
+    """Of pods that are not held: they are gone, or the watch is late and only kube-scheduler, our own Binding or a
+    read of ours told of them. Only the server can tell which."""
 
 
 def compare(ledger: Ledger, pods: Iterable[kube.Pod]) -> Drift:
     """`pods`: all live pods, as the informer holds them now."""
     live = {pod.uid: pod for pod in pods}
-    absent = [bound for uid, bound in ledger.bound_pods.items() if uid not in live]
     return Drift(
         missing=[pod for uid, pod in live.items() if pod.assigned_node and uid not in ledger.bound_pods],
-        surplus=[bound for bound in absent if bound.seen],
-        unseen=[
-            *(bound for bound in absent if not bound.seen),
+        absent=[
+            *(bound for uid, bound in ledger.bound_pods.items() if uid not in live),
             *(reservation for uid, reservation in ledger.reservations.items() if uid not in live),
         ],
     )

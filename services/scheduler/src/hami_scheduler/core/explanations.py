@@ -248,9 +248,10 @@ def names_of(pods: Iterable[NamedPod]) -> dict[str, str]:
 
 
 def _held(ledger: Ledger, pod: kube.Pod, state: State, sentence: str, node: str = "") -> ExplainAnswer:
-    reservation = ledger.reservations.get(pod.uid)
-    held = holdings.read(pod, ledger.config)
-    shapes, slots = (reservation.shapes, reservation.slots) if reservation is not None else (held.shapes, held.slots)
+    bound = ledger.bound_pods.get(pod.uid)
+    held = ledger.reservations.get(pod.uid) or (bound.held if bound is not None else None)
+    if held is None:
+        held = holdings.read(pod, ledger.config)
     return ExplainAnswer(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
@@ -268,7 +269,7 @@ def _held(ledger: Ledger, pod: kube.Pod, state: State, sentence: str, node: str 
                 profile=held_slice.profile,
                 placement=held_slice.placement,
             )
-            for shape, slot in zip(shapes, slots, strict=False)
+            for shape, slot in zip(held.shapes, held.slots, strict=False)
             for held_slice in slot
         ],
     )

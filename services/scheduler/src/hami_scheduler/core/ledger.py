@@ -220,7 +220,7 @@ class Ledger:
         )
         init_done = pod.one_shot_init_done
         fingerprint = (pod.assigned_node, texts, init_done)
-        if before is not None and before.fingerprint == fingerprint and before.seen:
+        if before is not None and before.fingerprint == fingerprint:
             return _NOTHING
         reservation = self.reservations.pop(pod.uid, None)
         held = holdings.read(pod, self.config)
@@ -391,10 +391,16 @@ class Ledger:
             node=reservation.node,
             fingerprint=(),
             allocation_id=reservation.allocation_id,
-            seen=False,
+            held=holdings.Holding(shapes=reservation.shapes, slots=reservation.slots, claims=reservation.claims),
         )
         self.bound_pods[uid] = bound
         return bound
+
+    def held_by(self, bound: BoundPod, pod: kube.Pod | None) -> holdings.Holding | None:
+        """What a bound pod holds. `pod`: as last seen, which may be before our own Binding."""
+        if bound.held is not None:
+            return bound.held
+        return holdings.read(pod, self.config) if pod is not None else None
 
     def drop_reservations(self) -> None:
         """Forgets all reservations: another scheduler decides from now on."""

@@ -9,6 +9,8 @@ from hami_model import cards, kube
 from hami_model.ids import AllocationId
 from hami_model.lifecycle import ExpiryCause
 
+from hami_scheduler.core.holdings import Holding
+
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """A slice promised to a pod that is not bound yet."""
@@ -47,8 +49,8 @@ class BoundPod(msgspec.Struct, frozen=True, kw_only=True):
     allocation_id: AllocationId | None = None
     problem: str | None = None
     """Why an annotation of the pod cannot be read (only kept here; `new_problem` of a change tells it once)."""
-    seen: bool = True
-    """False while only our own Binding told of it and no informer did."""
+    held: Holding | None = None
+    """What our own Binding gave it, while no informer told of it: the pod as last seen says less."""
     holds_cards: bool = True
 
 
