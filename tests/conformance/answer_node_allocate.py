@@ -149,6 +149,8 @@ class LaterWrites(Silence):
 class Pods:
     """A PodLedger of the vector's pods."""
 
+    has_synced = True
+
     def __init__(self, api: Api) -> None:
         self._api = api
 

@@ -65,12 +65,18 @@ async def reboot(world: World) -> None:
 
 
 @asynccontextmanager
-async def node(world: World, *, allocatable: int = 20, pods_wait: bool = False) -> AsyncIterator[World]:
+async def node(
+    world: World, *, allocatable: int = 20, pods_wait: bool = False, agent_lags: bool = False
+) -> AsyncIterator[World]:
     """Agent and kubelet run; they end with the block, and containers go on.
 
     `pods_wait`: kubelet hears of pods only when its plugin is there. After a reboot it would refuse them for good else.
+    `agent_lags`: the agent's watch of pods has brought nothing yet when kubelet asks.
     """
+    first_list = world.fake.hold("list", "pods") if agent_lags else None
     world.start_agent()
+    if first_list is not None:
+        await first_list.reached.wait()
     telling = asyncio.create_task(_tell_of_pods(world, allocatable)) if pods_wait else None
     async with world.kubelet(allocatable=allocatable):
         await world.agent_serves()

@@ -89,7 +89,10 @@ async def test_after_a_reboot_without_kubelet_s_checkpoint_pods_are_admitted_ane
             await has_recorded(world, ["3000m"] * 2)
 
 
-async def test_after_a_reboot_an_init_container_waits_while_what_it_held_is_another_s() -> None:
+@pytest.mark.parametrize(
+    "agent_lags", [False, True], ids=["the agent's watch is up to date", "the agent's watch has brought nothing yet"]
+)
+async def test_after_a_reboot_an_init_container_waits_while_what_it_held_is_another_s(agent_lags: bool) -> None:
     """`first` needed 30,000 MiB to begin and 10,000 since; `second` was given the rest meanwhile, and keeps it."""
     async with new_world(cards=1) as world:
         async with node(world, allocatable=10):
@@ -113,7 +116,7 @@ async def test_after_a_reboot_an_init_container_waits_while_what_it_held_is_anot
             await has_recorded(world, ["10000m"], "first")
             await has_recorded(world, ["25000m"], "second")
         await reboot(world)
-        async with node(world, allocatable=10, pods_wait=True):
+        async with node(world, allocatable=10, pods_wait=True, agent_lags=agent_lags):
             await world.waits_with("first", "init containers run again", "init")
             await has_recorded(world, ["25000m"] * 2, "second")
             assert world.phase("first") == "success"

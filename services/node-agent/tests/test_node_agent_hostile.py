@@ -75,6 +75,7 @@ class Node:
         self.inventory = Inventory(
             offered=tuple(OfferedCard(card=card, minor=0, numa_node=None, kubelet_ids=card.slots) for card in CARDS)
         )
+        self.has_synced = True
         self.before = self._tree()
         outcomes, own = _Outcomes(), CheckpointFile(root / "state/handed-out.json")
         self.late_binding = LateBinding(

@@ -61,6 +61,8 @@ class World:
         self.seen: dict[str, kube.Pod] = {}
         self.there: dict[str, kube.Pod] = {}
         self.reads = 0
+        self.lists = 0
+        self.has_synced = True
         self.looks = 0
         self.is_book_missing = False
         self.api_away = False
@@ -106,6 +108,14 @@ class World:
         if self.api_away:
             raise Transient("the API server is away")
         return self.there.get(uid), list(self.there.values())
+
+    async def read_all(self) -> Sequence[kube.Pod]:
+        self.lists += 1
+        if self.api_away:
+            raise Transient("the API server is away")
+        listed = list(self.there.values())
+        await asyncio.sleep(0)
+        return listed
 
     async def owner(self, resource: str, device_ids: frozenset[str]) -> tuple[str, str, str] | None:  # noqa: ARG002
         return self.second_opinion
@@ -193,7 +203,7 @@ async def test_saved_first_then_written_then_told(world: World) -> None:
         "saved", "folder u main", "specification u cdi-u", "phase u success", "allocated u verified",
     ]  # fmt: skip
     assert world.written["cdi-u"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
-    assert (world.reads, world.looks) == (0, 1)
+    assert (world.reads, world.lists, world.looks) == (0, 0, 1)
 
 
 async def test_a_pod_that_the_watch_has_not_brought_costs_one_read(world: World) -> None:
@@ -298,6 +308,56 @@ async def test_two_pods_never_both_take_the_last_share(world: World) -> None:
 
     assert [isinstance(result, RefusedForGoodError) for result in reversed(results)] == [False, True, True, True]
     assert len(world.failed) == 3
+
+
+async def test_a_pod_that_the_watch_has_not_brought_keeps_what_it_was_handed(world: World) -> None:
+    world.bind(pod("early", memory=6000), device="d1", seen=False)
+    await world.late_binding.pre_start(["d1"])
+    world.bind(pod("late", memory=6000, bind_time=2), device="d2")
+
+    with pytest.raises(RefusedForGoodError, match="10000 MiB of memory, but 12000"):
+        await world.late_binding.pre_start(["d2"])
+    assert [line.rpartition(" ")[2] for line in world.failed] == ["['early']"]
+
+
+async def test_before_the_watch_has_brought_anything_those_bound_earlier_come_first(world: World) -> None:
+    world.bind(pod("early", memory=6000), device="d1", seen=False)
+    world.bind(pod("late", memory=6000, bind_time=2), device="d2", seen=False)
+    world.has_synced = False
+
+    with pytest.raises(RefusedForGoodError, match="10000 MiB of memory, but 12000"):
+        await world.late_binding.pre_start(["d2"])
+    await world.late_binding.pre_start(["d1"])
+
+
+async def test_pods_read_at_the_same_moment_never_both_take_the_last_share(world: World) -> None:
+    """Each was handed over after the other had asked who is there."""
+    for number in range(4):
+        world.bind(pod(f"u{number}", memory=6000, bind_time=number), device=f"d{number}", seen=False)
+    world.has_synced = False
+
+    results = await asyncio.gather(
+        *(world.late_binding.pre_start([f"d{number}"]) for number in range(4)), return_exceptions=True
+    )
+
+    assert [isinstance(result, RefusedForGoodError) for result in results] == [False, True, True, True]
+
+
+async def test_a_pod_that_is_gone_keeps_nothing_though_the_book_still_has_it(world: World) -> None:
+    gone, told = pod("gone", memory=6000), pod("told", memory=3000)
+    world.bind(gone, device="d1", seen=False)
+    world.bind(told, device="d2")
+    for device in ("d1", "d2"):
+        await world.late_binding.pre_start([device])
+    del world.there["gone"], world.there["told"], world.seen["told"]
+    world.late_binding.pod_gone(told)
+    world.lists = 0
+
+    for number in range(3):
+        world.bind(pod(f"new{number}", memory=3000, bind_time=2), device=f"n{number}")
+        await world.late_binding.pre_start([f"n{number}"])
+
+    assert world.lists == 1, "one list proves that the first is gone; of the second the watch told"
 
 
 async def test_an_entry_of_a_pod_that_ended_does_not_stand_in_the_way_of_the_next(world: World) -> None:

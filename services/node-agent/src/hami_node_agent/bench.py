@@ -51,6 +51,10 @@ class _Ledger(PodLedger):
     def __init__(self, pods: Iterable[kube.Pod]) -> None:
         self._pods = {pod.uid: pod for pod in pods}
 
+    @property
+    def has_synced(self) -> bool:
+        return True
+
     def cached(self, uid: str) -> kube.Pod | None:
         return self._pods.get(uid)
 

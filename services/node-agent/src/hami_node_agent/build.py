@@ -53,7 +53,7 @@ async def build(settings: NodeAgentSettings, stack: AsyncExitStack) -> Sequence[
     for backend in backends.BACKENDS:
         count = functools.partial(backends.count_slices, host.book, backend)
         basis.metrics.slices.labels(backend).set_function(count)
-    cluster = await cluster_of(basis, stack)
+    cluster = await cluster_of(basis, host.book, stack)
     machine = machine_of(basis, nvml, cluster)
     handovers = handovers_of(basis, host, cluster, machine, stack)
     return await _root_tasks(basis, cluster, machine, handovers)

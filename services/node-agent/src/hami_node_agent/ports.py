@@ -27,6 +27,11 @@ class RefusedForGoodError(Exception):
 class PodLedger(Protocol):
     """Pods of this node."""
 
+    @property
+    def has_synced(self) -> bool:
+        """Whether all pods of before the start were seen."""
+        ...
+
     def cached(self, uid: str) -> kube.Pod | None:
         """The last version seen of the pod that kubelet knows by this UID."""
         ...

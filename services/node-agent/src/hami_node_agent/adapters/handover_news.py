@@ -11,7 +11,7 @@ from hami_node_agent.adapters.enforcing import Enforcing
 from hami_node_agent.core import entitlement, handed_out, mig_instances, outcome
 from hami_node_agent.core.claims import Claims
 from hami_node_agent.core.handed_out import HandedContainer, HandedOut, HandedPod
-from hami_node_agent.ports import Outcomes, PodLedger
+from hami_node_agent.ports import Outcomes
 
 
 class HandoverNews:
@@ -21,14 +21,12 @@ class HandoverNews:
         claims: Claims,
         settings: VendorSettings,
         *,
-        ledger: PodLedger,
         outcomes: Outcomes,
         enforcing: Enforcing,
     ) -> None:
         self._book = book
         self._claims = claims
         self._settings = settings
-        self._ledger = ledger
         self._outcomes = outcomes
         self._enforcing = enforcing
         self._announced: set[str] = set()
@@ -55,10 +53,9 @@ class HandoverNews:
                 "were handed over; the container keeps what it was given",
             )
 
-    def announce_failure(self, pod: kube.Pod, reason: str, holders: Iterable[str] = ()) -> None:
+    def announce_failure(self, pod: kube.Pod, reason: str, holders: Iterable[kube.Pod] = ()) -> None:
         self._outcomes.write(pod, outcome.failure_annotations())
-        cached = [self._ledger.cached(uid) for uid in holders]
-        self._outcomes.announce_failed(pod, reason, [holder for holder in cached if holder is not None])
+        self._outcomes.announce_failed(pod, reason, holders)
 
     def announce_first(self, pod: kube.Pod, uid: str) -> None:
         known = self._book.get(uid)

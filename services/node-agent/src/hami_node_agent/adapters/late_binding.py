@@ -20,6 +20,7 @@ from hami_node_agent.adapters.device_holders import DeviceHolders
 from hami_node_agent.adapters.enforcing import Enforcing
 from hami_node_agent.adapters.handover_news import HandoverNews
 from hami_node_agent.adapters.mig_instances import MigInstances
+from hami_node_agent.adapters.neighbours import Neighbours
 from hami_node_agent.adapters.showing import Showing
 from hami_node_agent.core import (
     backends,
@@ -92,7 +93,8 @@ class LateBinding:
         self._one_pod_at_a_time: dict[str, asyncio.Lock] = {}
         self._claims = Claims(book, settings)
         self._running_again = RunningAgain()
-        self.news = HandoverNews(book, self._claims, settings, ledger=ledger, outcomes=outcomes, enforcing=enforcing)
+        self._neighbours = Neighbours(book, ledger)
+        self.news = HandoverNews(book, self._claims, settings, outcomes=outcomes, enforcing=enforcing)
         self._saving = BookSaving(book, own)
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
@@ -131,6 +133,7 @@ class LateBinding:
         uid = entitlement.kubelet_uid(pod)
         if not entitlement.is_mirror(pod) or self._ledger.cached(uid) is None:
             self.forget(uid)
+            self._neighbours.pod_gone(uid)
 
     def forget(self, uid: str) -> None:
         """The pod of that UID is gone."""
@@ -138,6 +141,7 @@ class LateBinding:
         self.news.forget(uid)
         self._claims.forget(uid)
         self._running_again.forget(uid)
+        self._neighbours.forget(uid)
 
     async def _hand_over(self, pod: kube.Pod, holder: Holder, device_count: int, *, init_s_turn: bool) -> None:
         known = self._book.get(holder.pod_uid)
@@ -153,7 +157,7 @@ class LateBinding:
             self._metrics.handovers.labels("repeated").inc()
             self.news.report_change(pod, holder.container, handed)
             if init_s_turn and init_again.is_one_shot_init(pod, holder.container):
-                self._let_init_through_again(pod)
+                self._let_init_through_again(pod, await self._neighbours.now())
         host = await self._look(with_specs=self._showing.needs_specs(pod))
         handed = self._with_library(pod, holder, handed, host.state)
         await self._saving.settle()
@@ -245,20 +249,21 @@ class LateBinding:
         log.warning("hand-over-unverified", reason=reason)
 
     async def _decide(self, pod: kube.Pod, holder: Holder, device_count: int) -> HandedContainer:
-        judged = self._judge(pod, holder, device_count, self._ledger.all_cached())
+        everyone = await self._neighbours.now()
+        judged = self._judge(pod, holder, device_count, everyone)
         if isinstance(judged, Refusal):
             # What is cached may be old; a refusal for good is worth a consistent read.
-            fresh, everyone = await self._ledger.read(holder.pod_uid)
+            fresh, _ = await self._ledger.read(holder.pod_uid)
             if fresh is None:
                 raise RefusedForGoodError(f"pod {pod.key} of UID {holder.pod_uid} is gone")
-            if everyone is None and judged.holders:
-                everyone = await self._ledger.read_all()
             pod = fresh
-            judged = self._judge(pod, holder, device_count, everyone or self._ledger.all_cached())
+            everyone = await self._neighbours.now(read_anew=bool(judged.holders))
+            judged = self._judge(pod, holder, device_count, everyone)
         if isinstance(judged, Refusal):
-            await self._refuse(pod, holder.pod_uid, judged)
+            holders = [other for other in everyone if entitlement.kubelet_uid(other) in judged.holders]
+            await self._refuse(pod, holder.pod_uid, judged, holders)
             raise RefusedForGoodError(judged.reason)
-        self._wait_for_room(pod, self._claims.of(pod).usage)
+        self._wait_for_room(pod, self._claims.of(pod).usage, everyone)
         position = [container.name for container in pod.all_containers].index(holder.container)
         handed = self._enforcing.promise(pod, position, judged.slices, self._new_region_name())
         if problem := backends.unholdable(handed):
@@ -317,9 +322,9 @@ class LateBinding:
         others = [self._claims.of(other) for other in everyone if not other.is_finished and other.uid != pod.uid]
         return entitlement.overcommitted(self._claims.of(pod), others, known_cards) or found
 
-    def _wait_for_room(self, pod: kube.Pod, wanted: Mapping[CardId, CardUsage]) -> None:
+    def _wait_for_room(self, pod: kube.Pod, wanted: Mapping[CardId, CardUsage], everyone: Iterable[kube.Pod]) -> None:
         """Raises Transient while init containers that run again need what this one asks for."""
-        others = [other for other in self._ledger.all_cached() if not other.is_finished]
+        others = [other for other in everyone if not other.is_finished]
         claims = [self._claims.of(other) for other in others]
         known_cards = {card.id: card for card in self._inventory.inventory.cards}
         again = self._running_again.among(others)
@@ -327,19 +332,19 @@ class LateBinding:
         if reason:
             raise Transient(f"pod {pod.key}: {reason}")
 
-    def _let_init_through_again(self, pod: kube.Pod) -> None:
+    def _let_init_through_again(self, pod: kube.Pod, everyone: Iterable[kube.Pod]) -> None:
         """Raises Transient where what a one-shot init container held went to others."""
         wanted = self._claims.of(pod).with_init
         if wanted is not None:
-            self._wait_for_room(pod, wanted)
+            self._wait_for_room(pod, wanted, everyone)
             self._running_again.let_through(pod)
 
-    async def _refuse(self, pod: kube.Pod, uid: str, refusal: Refusal) -> None:
+    async def _refuse(self, pod: kube.Pod, uid: str, refusal: Refusal, holders: Sequence[kube.Pod] = ()) -> None:
         log.warning("hand-over-refused", pod=pod.key, pod_uid=uid, reason=refusal.reason)
         self._metrics.handovers.labels("failed").inc()
         self._book.fail(uid, new_pod(pod), refusal.reason)
         self._saving.changed()
-        self.news.announce_failure(pod, refusal.reason, refusal.holders)
+        self.news.announce_failure(pod, refusal.reason, holders)
         await self._saving.settle()
 
 

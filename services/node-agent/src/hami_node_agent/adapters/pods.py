@@ -99,6 +99,10 @@ class NodePods:
         while len(self._hints) > _MAX_HINTS:
             self._hints.popitem(last=False)
 
+    @property
+    def has_synced(self) -> bool:
+        return self.informer.synced.is_set()
+
     def cached(self, uid: str) -> kube.Pod | None:
         candidates = [self.informer.get(known) for known in (uid, *self._mirrors.get(uid, ()))]
         return by_kubelet_uid(pod for pod in candidates if pod is not None).get(uid)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
-from hami_model import allocation_id, allocations, cards, events, keys, kube, usage
+from hami_model import allocation_id, allocations, cards, keys, kube, usage
 from hami_model.cards import Card, Slice, Slots
 from hami_model.device_config import VendorSettings
 from hami_model.ids import AllocationId, CardId
@@ -227,13 +227,3 @@ def shortage(card: Card, total: CardUsage) -> str:
 
 def _seconds(text: str) -> int:
     return int(text) if text.isdecimal() and text.isascii() and len(text) <= 12 else 0
-
-
-def holders_of(card_id: str, pods: Iterable[kube.Pod], settings: VendorSettings) -> tuple[events.PodRef, ...]:
-    """Living pods that hold slices of a card."""
-    return tuple(
-        events.PodRef(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.uid)
-        for pod in pods
-        if not pod.is_finished
-        and any(piece.card_id == card_id for slot in allocations.read(pod, settings).slots for piece in slot)
-    )

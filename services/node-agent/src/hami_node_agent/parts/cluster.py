@@ -13,7 +13,8 @@ from hami_node_agent.adapters.bus_events import AllocatingHints, allocating_subj
 from hami_node_agent.adapters.node import LockRelease, NodeRegistration, NodeWatch
 from hami_node_agent.adapters.node_events import RecordedNodeEvents
 from hami_node_agent.adapters.pods import NodePods, PodPatches, PodSubscriber
-from hami_node_agent.core.entitlement import holders_of
+from hami_node_agent.core.card_holders import holders_of
+from hami_node_agent.core.handed_out import HandedOut
 from hami_node_agent.core.outcome import Origin
 from hami_node_agent.parts.basis import Basis
 
@@ -34,7 +35,7 @@ class Cluster(NamedTuple):
     release: LockRelease
 
 
-async def cluster_of(basis: Basis, stack: AsyncExitStack) -> Cluster:
+async def cluster_of(basis: Basis, book: HandedOut, stack: AsyncExitStack) -> Cluster:
     settings, nvidia, clock = basis.settings, basis.nvidia, basis.clock
     name, prefix = settings.node.name, settings.events.prefix
     client = await KubeClient.connect(
@@ -61,7 +62,7 @@ async def cluster_of(basis: Basis, stack: AsyncExitStack) -> Cluster:
         nvidia.vendor,
         origin,
         sink=bus,
-        used_by=lambda card_id: holders_of(card_id, pods.all_cached(), nvidia),
+        used_by=lambda card_id: holders_of(card_id, pods.all_cached(), nvidia, book),
         heartbeat_seconds=settings.node.heartbeat_seconds,
         metrics=basis.metrics,
         clock=clock,
