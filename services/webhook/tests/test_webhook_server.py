@@ -24,6 +24,7 @@ from hami_model import events
 from hami_sim.controlplane.layout import CertificateFiles
 from hami_sim.controlplane.pki import CertificateAuthority
 from hami_sim.fake_kube import FakeKube
+from hami_sim.fake_kube.faults import EVERY
 from hami_sim.loopback_ports import choose_free_ports
 from hami_webhook.adapters.admission_http import AdmissionEndpoint, EventOrigin
 from hami_webhook.config import AdmissionSettings, EventSettings, WebhookSettings
@@ -205,6 +206,26 @@ async def test_quota_and_usage_follow_the_api_server(service: Service, fake_kube
     await eventually(allowed)
 
 
+async def test_no_pod_is_refused_because_the_watch_is_late(service: Service, fake_kube: FakeKube) -> None:
+    """A limit that was raised, or a pod that has ended, counts for the review that comes after it."""
+    fake_kube.put("resourcequotas", stored(quota(gpumem="5000")))
+    fake_kube.put("pods", stored(running_pod("a", "GPU-1,NVIDIA,4000,30:;")))
+
+    async def refused(gpumem: int) -> bool:
+        return not (await service.review(gpu_pod(gpu=1, gpumem=gpumem))).allowed
+
+    await eventually(lambda: refused(1001))
+    fake_kube.pause_watches("pods")
+    fake_kube.pause_watches("resourcequotas")
+    fake_kube.put("resourcequotas", stored(quota(gpumem="6000")))
+    assert not await refused(2000)
+    assert await refused(2001)
+    fake_kube.remove("pods", "a", "team-a")
+    assert not await refused(6000)
+    fake_kube.fail("list", "pods", 503, times=EVERY)
+    assert await refused(6000)  # nobody says that it is otherwise than what was seen last
+
+
 async def test_reviews_go_on_while_quotas_are_not_known(service: Service, fake_kube: FakeKube) -> None:
     async def known() -> bool:
         return "hami_webhook_quota_known 1.0" in (await service.observe("/metrics"))[1]
@@ -328,6 +349,9 @@ class RecordingSink:
 
 class NoQuotas:
     def view(self, _namespace: str) -> NamespaceQuota:
+        return NamespaceQuota()
+
+    async def look(self, _namespace: str) -> NamespaceQuota:
         return NamespaceQuota()
 
 

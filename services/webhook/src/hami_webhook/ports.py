@@ -12,7 +12,11 @@ class QuotaSource(Protocol):
     """The account of a namespace."""
 
     def view(self, namespace: str) -> NamespaceQuota | None:
-        """None while it is not known."""
+        """As last seen; None while it is not known."""
+        ...
+
+    async def look(self, namespace: str) -> NamespaceQuota | None:
+        """As the API server says now; None where it does not say in time."""
         ...
 
 

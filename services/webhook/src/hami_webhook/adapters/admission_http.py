@@ -11,6 +11,7 @@ from hami_chassis.log import get_logger
 from hami_model import events
 
 from hami_webhook.core.announcement import announcement
+from hami_webhook.core.refusal import RefusalKind
 from hami_webhook.core.review import Answer, Policy, QuotaCheck, Review, Verdict, reply
 from hami_webhook.metrics import WebhookMetrics
 from hami_webhook.ports import EventSink, QuotaSource
@@ -64,12 +65,7 @@ class AdmissionEndpoint:
             log.warning("review-too-large", limit_bytes=self._body_limit_bytes, remote=request.remote or "")
             raise
         began = self._clock.monotonic()
-        answer = reply(
-            body,
-            policy=self._policy,
-            quota_view=self._quota.view,
-            content_type=request.headers.get("Content-Type", ""),
-        )
+        answer = await self._answer(body, request.headers.get("Content-Type", ""))
         self._metrics.seconds.observe(self._clock.monotonic() - began)
         self._count(answer.verdict)
         if answer.review is None:
@@ -77,6 +73,17 @@ class AdmissionEndpoint:
         else:
             self._report(answer.review, answer.verdict)
         return web.Response(status=answer.http_status, body=answer.body, content_type=JSON)
+
+    async def _answer(self, body: bytes, content_type: str) -> Answer:
+        answer = reply(body, policy=self._policy, quota_view=self._quota.view, content_type=content_type)
+        refusal = answer.verdict.refusal
+        if refusal is None or refusal.kind is not RefusalKind.QUOTA or answer.review is None:
+            return answer
+        # The watch may lag behind a pod that has ended or a limit that was raised, and nobody asks again for this pod.
+        now = await self._quota.look(answer.review.namespace)
+        if now is None:
+            return answer
+        return reply(body, policy=self._policy, quota_view=lambda _namespace: now, content_type=content_type)
 
     def _count(self, verdict: Verdict) -> None:
         if verdict.refusal is not None:
