@@ -64,9 +64,17 @@ class Driver:
 class Pods:
     def __init__(self) -> None:
         self.pods = [pod()]
+        self.at_the_server = [pod()]
+        self.server_answers = asyncio.Event()
+        self.asked = asyncio.Event()
 
     def values(self) -> Iterable[MonitoredPod]:
         return list(self.pods)
+
+    async def resync(self) -> None:
+        self.asked.set()
+        await self.server_answers.wait()
+        self.pods = self.at_the_server
 
 
 class Sink:
@@ -256,3 +264,44 @@ async def test_a_process_without_a_slot_is_told_of_once_from_the_second_sample_o
                 found = await watched.next_period()
             assert found.enforcement.unheld == ()
     assert [entry["reason"] for entry in logs if entry["event"] == "slice-not-enforced"] == ["no-slot"]
+
+
+def out_of_band(watched: Watched) -> list[tuple[str, int]]:
+    found = [events.decode(payload) for _, payload, _ in watched.sink.sent]
+    return [(event.user, event.pid) for event in found if isinstance(event, events.OutOfBandUser)]
+
+
+async def test_a_pod_that_the_watch_has_not_told_of_is_not_out_of_band() -> None:
+    """However long the watch is late: a list of the pods says whose the process is."""
+    watched = Watched()
+    watched.pods_known.set()
+    watched.pods.pods = []
+    watched.driver.reading = HostReading(cards=(host_card(CARD_A, 0, HostProcess(pid=5, memory_used_bytes=7)),))
+    async with watched.running():
+        await watched.sampled()
+        for _ in range(3):
+            found = await watched.next_period()
+            assert found.cards[0].users[5].kind == "other-pod"
+        await watched.pods.asked.wait()
+        watched.pods.server_answers.set()
+        for _ in range(3):
+            found = await watched.next_period()
+        assert found.cards[0].users[5].kind == "slice"
+    assert out_of_band(watched) == []
+
+
+async def test_a_process_of_a_pod_without_a_slice_is_told_of_once_the_pods_were_listed() -> None:
+    watched = Watched()
+    watched.pods_known.set()
+    watched.pods.pods = watched.pods.at_the_server = [pod(allocated="")]
+    watched.driver.reading = HostReading(cards=(host_card(CARD_A, 0, HostProcess(pid=5, memory_used_bytes=7)),))
+    async with watched.running():
+        for _ in range(3):
+            await watched.sampled()
+            watched.clock.advance(PERIOD_SECONDS)
+        assert out_of_band(watched) == []
+        await watched.pods.asked.wait()
+        watched.pods.server_answers.set()
+        for _ in range(3):
+            await watched.next_period()
+    assert out_of_band(watched) == [("other-pod", 5)]

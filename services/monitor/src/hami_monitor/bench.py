@@ -86,6 +86,8 @@ class Node:
     def values(self) -> Iterable[MonitoredPod]:
         return self.pods
 
+    async def resync(self) -> None: ...
+
     def read(self) -> HostReading:
         """The driver's view."""
         return HostReading(

@@ -123,6 +123,12 @@ class PodSource(Protocol):
     def values(self) -> Iterable[MonitoredPod]: ...
 
 
+class ListablePods(PodSource, Protocol):
+    async def resync(self) -> None:
+        """Returns when `values` are no older than this call, however long that takes."""
+        ...
+
+
 class EventSink(Protocol):
     """Takes events for the bus. Never waits and never fails: what cannot be kept is counted by the sink."""
 

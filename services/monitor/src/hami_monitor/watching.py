@@ -21,7 +21,7 @@ from hami_monitor.core.host import HostReading
 from hami_monitor.core.process_trace import ProcessKey, ProcessTrace
 from hami_monitor.core.sample import Sample, take_sample
 from hami_monitor.metrics import MonitorMetrics
-from hami_monitor.ports import EventSink, HostSource, OwnerSource, PageSource, PodSource, RegionSource
+from hami_monitor.ports import EventSink, HostSource, ListablePods, OwnerSource, PageSource, RegionSource
 
 log = get_logger("watching")
 
@@ -103,7 +103,7 @@ class Sampler:
         regions: RegionSource,
         owners: OwnerSource,
         pages: PageSource,
-        pods: PodSource,
+        pods: ListablePods,
         pods_known: asyncio.Event,
         host: HostWatch,
         sink: EventSink | None,
@@ -128,14 +128,21 @@ class Sampler:
         self._problems: dict[FolderOwner, str] = {}
         self._told: frozenset[ProcessKey] = frozenset()
         self._told_out_of_band: frozenset[ProcessKey] = frozenset()
+        self._listed_since: frozenset[ProcessKey] = frozenset()
+        """Suspects since whose finding the pods were listed."""
+        self._listing: asyncio.Task[None] | None = None
         self.last: Sample | None = None
 
     async def run(self) -> None:
         await self._pods_known.wait()
         await self._wait_for_driver()
-        while True:
-            await self.look()
-            await self._clock.sleep(self._period_seconds)
+        try:
+            while True:
+                await self.look()
+                await self._clock.sleep(self._period_seconds)
+        finally:
+            if self._listing is not None:
+                self._listing.cancel()
 
     async def look(self) -> None:
         """Takes one sample and announces it. Where the machine has no room to read, the last one stays."""
@@ -156,12 +163,13 @@ class Sampler:
             traces=traces,
             suspected=self.last.enforcement.suspects if self.last is not None else (),
             pages=pages,
-            suspected_out_of_band=self.last.out_of_band.suspects if self.last is not None else (),
+            suspected_out_of_band=self._suspected_out_of_band(),
         )
         self._metrics.sample_seconds.observe(self._clock.monotonic() - began)
         self._metrics.implausible.inc(sample.implausible)
         self._log_problems(folders)
         self.last = sample
+        self._list_pods_for(sample.out_of_band.by_pods)
         unheld = tuple(enforcement_events(sample, told=self._told, source=self._source))
         self._told = frozenset(process.key for process in sample.enforcement.unheld)
         self._log_unheld(unheld)
@@ -171,6 +179,24 @@ class Sampler:
         if self._sink is not None:
             for event in (*usage_events(sample, source=self._source), *unheld, *outside):
                 self._sink.publish(event.subject(self._prefix), events.encode(event), events.headers(event))
+
+    def _suspected_out_of_band(self) -> frozenset[ProcessKey]:
+        """By the sample before, those apart whose pod may be one that the watch has not told of."""
+        if self.last is None:
+            return frozenset()
+        found = self.last.out_of_band
+        return found.suspects - (found.by_pods - self._listed_since)
+
+    def _list_pods_for(self, suspects: frozenset[ProcessKey]) -> None:
+        """Beside the loop: while the API server is away regions and cards are told all the same."""
+        self._listed_since &= suspects
+        found = suspects - self._listed_since
+        if found and (self._listing is None or self._listing.done()):
+            self._listing = asyncio.create_task(self._list_pods(found))
+
+    async def _list_pods(self, suspects: frozenset[ProcessKey]) -> None:
+        await self._pods.resync()
+        self._listed_since |= suspects
 
     async def _wait_for_driver(self) -> None:
         """A period at most: so the first sample has its cards, and a sick driver holds nothing up."""

@@ -3,7 +3,8 @@
 Such a process takes memory and compute that are promised to others, and nothing holds it. It may be the host's own (a
 program started by hand, a container of another runtime), or a pod's that got at the card around its promise (a
 privileged container, a mounted device node). A container's processes appear on a card a moment before its pod is known,
-and stay a moment after it has ended: so an event tells of them when two samples running say so.
+and stay a moment after it has ended: so an event tells of them when two samples running say so, and of a pod's when the
+pods were listed in between, since the watch may be late.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class OutOfBand(msgspec.Struct, frozen=True, kw_only=True):
 
     suspects: frozenset[ProcessKey] = frozenset()
     """For the next sample."""
+    by_pods: frozenset[ProcessKey] = frozenset()
+    """Those of them that would use their cards by right if the pods were others than was last seen."""
     processes: tuple[OutOfBandProcess, ...] = ()
     """Suspected in the sample before as well."""
 
@@ -84,6 +87,7 @@ def out_of_band(
             )
     return OutOfBand(
         suspects=frozenset(process.key for process in found.values()),
+        by_pods=frozenset(process.key for process in found.values() if process.kind == "other-pod"),
         processes=tuple(process for _, process in sorted(found.items()) if process.key in suspected),
     )
 
