@@ -43,6 +43,7 @@ async def running(recorder: EventRecorder) -> AsyncIterator[None]:
     yield
     task.cancel()
     await asyncio.wait([task])
+    assert task.cancelled(), task.exception()
 
 
 async def until_written(fake: FakeKube) -> None:
@@ -118,6 +119,19 @@ async def test_a_refusal_loses_one_event_and_not_the_next(fake, recorder, metric
         recorder.emit(POD, reason="R", message="taken")
         await fake.wait_for_requests("create", "events", 2)
     assert events(fake) == [("a", "R", "taken", 1)]
+    assert metrics.kube_events.labels("failed")._value.get() == 1
+
+
+async def test_what_is_said_again_while_its_event_is_lost_is_written(fake, recorder, metrics):
+    hold = fake.hold("create", "events")
+    fake.fail("create", "events", 403)
+    async with running(recorder):
+        recorder.emit(POD, reason="R", message="m")
+        await hold.reached.wait()
+        recorder.emit(POD, reason="R", message="m")
+        hold.release()
+        await until_written(fake)
+    assert events(fake) == [("a", "R", "m", 2)]
     assert metrics.kube_events.labels("failed")._value.get() == 1
 
 

@@ -157,7 +157,8 @@ class EventRecorder:
                 self._ends.labels("written").inc()
                 return
         self._ends.labels("failed").inc()
-        self._known.pop(key, None)
+        if not written.queued and self._known.get(key) is written:  # else it was said again meanwhile
+            del self._known[key]
 
     async def _create(self, key: _Key, written: _Written) -> None:
         namespace = key.about.namespace or "default"
