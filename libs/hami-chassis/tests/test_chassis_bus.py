@@ -11,10 +11,22 @@ from functools import partial
 import nats
 import pytest
 import structlog
-from hami_chassis.bus import Bus, BusSettings, DurableConsumer, Endpoint, Message, MicroService, Reply, Stream
+from hami_chassis.bus import (
+    Bus,
+    BusSettings,
+    DurableConsumer,
+    Endpoint,
+    Message,
+    MicroService,
+    Reply,
+    Stream,
+    publishing,
+)
+from hami_chassis.bus.streams import ensure_streams
 from hami_chassis.cloudevents import event_headers
 from hami_chassis.errors import Permanent, Transient
 from hami_sim.nats_server import NatsServer
+from nats.errors import NoRespondersError
 
 STREAM = Stream(name="TEST", subjects=["test.>"], max_age_seconds=3600)
 PATIENCE_SECONDS = 60
@@ -122,6 +134,23 @@ async def test_streams_lost_in_a_restart_are_made_again(nats_server, new_bus):
         bus.publish("test.a", b"after", headers("after"))
         await bus.wait_published()
     assert [event_id for _, _, event_id in await stored(nats_server)] == ["away", "after"]
+
+
+async def test_streams_that_could_not_be_made_are_made_later_without_any_event(nats_server, new_bus, monkeypatch):
+    """As where JetStream is slow to answer: who reads a stream waits for it, whether anything is published or not."""
+    made = asyncio.Event()
+    failures = iter([TimeoutError(), NoRespondersError()])
+
+    async def make(jetstream, streams):
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        await ensure_streams(jetstream, streams)
+        made.set()
+
+    monkeypatch.setattr(publishing, "ensure_streams", make)
+    await nats_server.start()
+    async with running(new_bus()):
+        await made.wait()
 
 
 async def test_a_stream_deleted_under_a_live_connection_is_made_again(nats_server, new_bus):

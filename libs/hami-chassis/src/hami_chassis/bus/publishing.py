@@ -100,8 +100,9 @@ class Publishing:
                     log.warning("outbox-had-overflowed", dropped=dropped)
                     if self._on_overflow is not None:
                         group.create_task(self._tell_overflow(self._on_overflow, dropped))
-                self._wake.clear()
-                await self._wake.wait()
+                if not self._streams_due:  # others may wait for a stream that has no event yet
+                    self._wake.clear()
+                    await self._wake.wait()
             elif await self._publish_batch(publisher):
                 retries.succeeded()
             else:
