@@ -211,21 +211,11 @@ class World:
 
     @asynccontextmanager
     async def node_annotations(self) -> AsyncIterator[list[set[str]]]:
-        """Annotation keys of every version of the node that is seen while the block runs."""
-        seen: list[set[str]] = []
-
-        async def collect() -> None:
-            async with self.kube.watch("/api/v1/nodes") as changes:
-                async for change in changes:
-                    keys = set(change["object"]["metadata"].get("annotations", {}))
-                    seen.append(keys)
-
-        task = asyncio.create_task(collect())
-        try:
-            yield seen
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        """Annotation keys of every version of the node while the block ran; to be read after it."""
+        keys: list[set[str]] = []
+        async with self.kube.versions("/api/v1/nodes") as seen:
+            yield keys
+        keys += [set(node["metadata"].get("annotations", {})) for node in seen]
 
     def register(self, node: Json) -> list[Json]:
         """The cards as the agent published them."""

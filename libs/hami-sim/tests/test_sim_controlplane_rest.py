@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import ssl
 
 import msgspec
@@ -9,6 +11,7 @@ import pytest
 from aiohttp import web
 from hami_sim.controlplane import ApiError, RestClient
 from hami_sim.controlplane.rest import ConditionNotMetError
+from hami_sim.fake_kube import FakeKube
 from http_client import client_of
 
 
@@ -102,3 +105,43 @@ async def test_a_client_that_was_not_entered_says_so() -> None:
     client = RestClient("http://127.0.0.1:1", ssl.create_default_context())
     with pytest.raises(RuntimeError, match="enter the client first"):
         await client.get("/a")
+
+
+async def test_versions_are_all_that_there_were_however_late_the_watch_brings_them() -> None:
+    fake = FakeKube()
+    url = await fake.start()
+
+    def put(step: str) -> None:
+        fake.put("nodes", {"metadata": {"name": "n", "labels": {"step": step}}})
+
+    async def late() -> None:
+        asked = fake.count("list", "nodes")
+        while fake.count("list", "nodes") == asked:  # noqa: ASYNC110  # the server announces no requests
+            await asyncio.sleep(0)
+        fake.resume_watches("nodes")
+
+    put("before")
+    async with RestClient(url, ssl.create_default_context()) as client:
+        async with client.versions("/api/v1/nodes") as seen:
+            fake.pause_watches("nodes")
+            put("first")
+            put("last")
+            resuming = asyncio.create_task(late())
+        await resuming
+    await fake.stop()
+    assert [node["metadata"]["labels"]["step"] for node in seen] == ["before", "first", "last"]
+
+
+async def test_versions_end_with_an_error_where_the_watch_does() -> None:
+    versions = itertools.count(7)
+
+    async def answer(request: web.Request) -> web.Response:
+        if "watch" in request.query:
+            return web.json_response({"message": "too many requests"}, status=429)
+        version = {"resourceVersion": str(next(versions))}
+        return web.json_response({"metadata": version, "items": [{"metadata": version}]})
+
+    async with client_of(answer) as client:
+        with pytest.raises(ConditionNotMetError, match="too many requests"):
+            async with client.versions("/api/v1/nodes"):
+                pass

@@ -135,6 +135,29 @@ class RestClient:
             await _refuse_errors(response, "GET", path)
             yield _decoded_lines(response)
 
+    @asynccontextmanager
+    async def versions(self, path: str) -> AsyncIterator[list[JsonObject]]:
+        """Every version of the objects of a list path from the block's beginning to its end; to be read after it."""
+        listed = await self.get(path)
+        seen: list[JsonObject] = [*listed["items"]]
+
+        async def follow() -> None:
+            async with self.watch(path, resourceVersion=listed["metadata"]["resourceVersion"]) as changes:
+                async for change in changes:
+                    seen.append(change["object"])  # noqa: PERF401  # it is read before this ends
+
+        following = asyncio.create_task(follow())
+        try:
+            yield seen
+            last = max((_version(found) for found in (await self.get(path))["items"]), default=0)
+            while max(map(_version, seen), default=0) < last:
+                if following.done():
+                    raise ConditionNotMetError(f"the watch of {path} ended: {following.exception()}")
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
     async def _json(
         self, method: str, path: str, query: Mapping[str, str], body: object = None, content_type: str = JSON
     ) -> JsonObject:
@@ -160,6 +183,11 @@ def tls_context(ca: CertificateFiles, client: CertificateFiles | None = None) ->
     if client is not None:
         context.load_cert_chain(client.certificate, client.key)
     return context
+
+
+def _version(found: JsonObject) -> int:
+    """Kubernetes numbers the versions of all objects of a kind in one ascending order."""
+    return int(found["metadata"]["resourceVersion"])
 
 
 async def _refuse_errors(response: aiohttp.ClientResponse, method: str, path: str) -> None:
