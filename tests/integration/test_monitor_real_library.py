@@ -48,6 +48,7 @@ async def test_what_is_told_equals_the_books_of_the_driver(node: SimulatedNode, 
     client = await nats.connect(nats_url)
     subscription = await client.subscribe(f"hami.v1.usage.team.{NODE}.uid-a")
     cards_told = await client.subscribe(f"hami.v1.usage-node.{NODE}")
+    await client.flush()
     async with monitor_of(node, kube, nats_url) as monitor:
         by_pid = {process["pid"]: process["used_bytes"] for process in node.books()["cards"][0]["processes"]}
         assert by_pid == {first.pid: 1500 * MIB, second.pid: 700 * MIB}
@@ -186,6 +187,7 @@ async def test_a_process_without_the_library_is_told_of(node: SimulatedNode, kub
     alone = node.run_without_library("b", 1, *hold)
     client = await nats.connect(nats_url)
     told = await client.subscribe(f"hami.v1.usage.team.{NODE}.*.not-enforced")
+    await client.flush()
     async with monitor_of(node, kube, nats_url) as monitor:
         metric = "hami_slice_not_enforced_processes"
         of_a, of_b = (metric, "a", CARDS[0]), (metric, "b", CARDS[1])

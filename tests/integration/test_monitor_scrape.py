@@ -67,6 +67,7 @@ async def test_who_uses_a_card_without_a_slice_of_it_is_told_of(
     stranger = after_first_word(node.start("stranger", 0, 0, "alloc", "--mib", "300", *hold, preload=False))
     client = await nats.connect(nats_url)
     told = await client.subscribe(f"hami.v1.usage-node.{NODE}.out-of-band")
+    await client.flush()
     async with monitor_of(node, kube, nats_url) as monitor:
         by_pid: dict[int, events.OutOfBandUser] = {}
         while len(by_pid) < 2:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import nats
 import pytest
 from hami_model import events
@@ -108,7 +107,7 @@ async def test_the_annotation_is_written_until_it_holds_and_again_when_it_is_rem
         world.fake.put("nodes", world.node() | {"metadata": _with(world, "[]")})  # another program's hand
         await until(world.register, "the annotation once more")
 
-        metrics = await _metrics(world)
+        metrics = await world.metrics()
         assert 'hami_node_agent_node_patches_total{result="done"}' in metrics
         assert 'hami_node_agent_cards{health="healthy"} 2.0' in metrics
 
@@ -139,15 +138,3 @@ async def test_a_refusal_is_an_event_too(world: World, heard: Heard) -> None:
 def _with(world: World, register: str) -> dict[str, Any]:
     metadata = dict(world.node()["metadata"])
     return {**metadata, "annotations": {**metadata["annotations"], REGISTER_KEY: register}}
-
-
-async def _metrics(world: World) -> str:
-    url = next(line["url"] for line in world.agent_lines("listening") if line["server"] == "observation")
-    async with aiohttp.ClientSession() as session:
-        while True:
-            async with session.get(f"{url}/readyz") as ready:
-                if ready.status == 200:
-                    break
-            await asyncio.sleep(0.05)
-        async with session.get(f"{url}/metrics") as answer:
-            return await answer.text()

@@ -114,8 +114,13 @@ async def test_a_node_without_enforcement_needs_no_library_and_gives_the_card_al
 
 
 async def test_twenty_pods_at_once_each_get_their_own(serving: World) -> None:
+    gate = serving.root / "gate"
+    waiting = container("wait", script=f"until [ -e {gate} ]; do sleep 0.2; done")
     for number in range(20):
-        serving.bind_pod(f"p{number}", slot((number % 2, 1000 + number, 5)), container(gpus=1))
+        allocation = ";" + slot((number % 2, 1000 + number, 5))
+        serving.bind_pod(f"p{number}", allocation, container(gpus=1), initContainers=[waiting])
+    await serving.agent_knows_pods(20)
+    gate.touch()
 
     for number in range(20):
         environment = await serving.environment(f"p{number}")
@@ -229,21 +234,23 @@ async def test_the_later_bind_loses_when_a_card_cannot_carry_both(serving: World
 
 async def test_what_was_handed_out_first_holds_when_the_annotation_changes(serving: World) -> None:
     seen = serving.root / "seen"
-    script = f"env >> {seen}; [ $(grep -c PWD= {seen}) -ge 3 ] && {FOREVER}; exit 1"
-    serving.bind_pod("train", slot((0, 3000, 30)), container(gpus=1, script=script), restartPolicy="Always")
+    serving.bind_pod(
+        "train", slot((0, 3000, 30)), container(gpus=1, script=f"env >> {seen}; exit 1"), restartPolicy="Always"
+    )
     await until(lambda: "PWD=" in seen.read_text(), "the first start")
     pod = serving.pod("train")
     pod["metadata"]["annotations"][ALLOCATED_KEY] = slot((0, 40000, 100))
     serving.fake.put("pods", pod)
 
-    await serving.runs("train")
-    await until(lambda: seen.read_text().count("PWD=") == 3, "the third start")
+    # It is told of at the first start for which the agent has heard of it.
+    await until(lambda: serving.events("AllocationChanged"), "the event")
+    starts = seen.read_text().count("PWD=")
+    await until(lambda: seen.read_text().count("PWD=") > starts, "one more start")
 
     lines = [line for line in seen.read_text().splitlines() if line.startswith((LIMIT, "CUDA_DEVICE_MEMORY_SHARED"))]
-    assert len(lines) == 6
+    assert len(lines) >= 4
     assert len(set(lines)) == 2
     assert f"{LIMIT}=3000m" in lines
-    await until(lambda: serving.events("AllocationChanged"), "the event")
 
 
 async def test_an_agent_that_was_away_between_admission_and_start_hands_over_afterwards(serving: World) -> None:

@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import yaml
 from hami_chassis.clock import SystemClock
 from hami_chassis.kube import EventRecorder, KubeClient, KubeSettings
@@ -158,6 +159,28 @@ class World:
 
     async def agent_serves(self) -> None:
         await until(lambda: self.agent_lines("registered"), "the registration with kubelet")
+
+    async def metrics(self) -> str:
+        """What the agent tells once it is ready."""
+        url = await until(self._observed_at, "the agent to serve its metrics")
+        async with aiohttp.ClientSession(url) as client:
+            while True:
+                async with client.get("/readyz") as ready:
+                    if ready.status == 200:
+                        break
+                await asyncio.sleep(0.05)
+            async with client.get("/metrics") as answer:
+                return await answer.text()
+
+    def _observed_at(self) -> str:
+        urls = [str(line["url"]) for line in self.agent_lines("listening") if line["server"] == "observation"]
+        return urls[0]
+
+    async def agent_knows_pods(self, count: int) -> None:
+        """Returns when the agent's watch has brought so many."""
+        told = f'hami_informer_objects{{resource="pods"}} {float(count)}\n'
+        while told not in await self.metrics():  # noqa: ASYNC110  # another process makes it so
+            await asyncio.sleep(0.05)
 
     async def kill_agent(self) -> None:
         if self.agent is not None:
