@@ -72,6 +72,13 @@ def test_without_series_of_cards() -> None:
     assert "hami_scheduler_nodes 1.0" in text
 
 
+def test_a_book_that_is_not_filled_yet_has_no_numbers() -> None:
+    ledger, _ = book()
+    registry = CollectorRegistry()
+    registry.register(LedgerCollector(ledger, lambda: 0, listed=lambda: False, per_card=True))
+    assert [sample for family in registry.collect() for sample in family.samples] == []
+
+
 def test_the_state_under_hamis_names() -> None:
     ledger, held = book()
     registry = CollectorRegistry()

@@ -185,7 +185,7 @@ class Bookkeeper:
         def tell(looked: Looked | None) -> None:
             advice = looked.sentence(self.ledger) if looked is not None else ""
             self._publish(self._announcements.unschedulable(pod, node_names, answer, now, advice))
-            if advice and self.in_charge:
+            if advice and self.in_charge and pod.uid in self.rejected:  # it may have been placed since
                 log.info("pod-waits", pod=pod.key, sentence=advice)
                 self._board.emit(_about(pod), reason="FilteringFailed", message=advice, event_type="Warning")
 

@@ -174,7 +174,11 @@ async def build(settings: SchedulerSettings, stack: AsyncExitStack) -> Sequence[
     )
     registry.register(
         LedgerCollector(
-            ledger, lambda: len(rejected), in_charge=lambda: bookkeeper.in_charge, per_card=settings.metrics.per_card
+            ledger,
+            lambda: len(rejected),
+            listed=lambda: informers.synced,
+            in_charge=lambda: bookkeeper.in_charge,
+            per_card=settings.metrics.per_card,
         )
     )
     if settings.metrics.hami_names:

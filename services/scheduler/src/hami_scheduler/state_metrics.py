@@ -135,21 +135,31 @@ def _always() -> bool:
 
 
 class LedgerCollector(Collector):
-    """Our names. With `per_card` false only sums: a series for each of 40,000 cards takes seconds.
+    """Our names; nothing before the cluster was listed. With `per_card` false only sums: a series for each of 40,000
+    cards takes seconds.
 
     Series of cards and namespaces come from the replica in charge alone: from two, sums over replicas count twice.
     """
 
     def __init__(
-        self, ledger: Ledger, rejected: Callable[[], int], *, in_charge: Callable[[], bool] = _always, per_card: bool
+        self,
+        ledger: Ledger,
+        rejected: Callable[[], int],
+        *,
+        listed: Callable[[], bool] = _always,
+        in_charge: Callable[[], bool] = _always,
+        per_card: bool,
     ) -> None:
         self._ledger = ledger
         self._rejected = rejected
+        self._listed = listed
         self._in_charge = in_charge
         self._per_card = per_card
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         ledger, found = self._ledger, _Families(READ)
+        if not self._listed():
+            return found.all()
         nodes = ledger.cluster.nodes()
         found.add(NODES, (), len(nodes))
         found.add(BOUND_PODS, (), len(ledger.bound_pods))
