@@ -7,6 +7,7 @@ import signal
 
 import msgspec
 import pytest
+from hami_chassis.kube.errors import Conflict
 from hami_sim.kubelet import DriverSettings, KubeletStandIn
 from hami_sim.kubelet.container_mode import ModeUnavailableError, choose_mode, namespace_fault
 from hami_sim.kubelet.log_server import LogServer
@@ -232,3 +233,20 @@ async def test_containers_live_on_when_the_server_of_shims_dies(prefix_node, shi
             status = await node.kube.until_phase("first", "Failed")
 
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 9
+
+
+async def test_a_conflict_of_writers_ends_no_pod(prefix_node, monkeypatch):
+    patch, conflicts = prefix_node.kube.patch_pod_status, [1]
+
+    async def patch_pod_status(*arguments: object) -> None:
+        if conflicts:
+            conflicts.pop()
+            raise Conflict("the object has been modified", code=409)
+        await patch(*arguments)
+
+    monkeypatch.setattr(prefix_node.kube, "patch_pod_status", patch_pod_status)
+    async with prefix_node.kubelet():
+        prefix_node.run(container("echo ran"))
+        await prefix_node.kube.until_phase("pod", "Succeeded")
+
+    assert (prefix_node.log(), conflicts) == ("ran\n", [])

@@ -299,14 +299,17 @@ class PodWorker:
         )
 
     async def _write(self, status: dict[str, Any]) -> bool:
-        """False: not now, try again. A status that is there already is not sent."""
+        """False: not now, try again. A status that is there already is not sent.
+
+        A conflict may be that of many writers; where it is that of another UID, the feed says that this pod is gone.
+        """
         if self._object_gone or status == self._sent:
             return True
         try:
             await self._kube.patch_pod_status(
                 self._pod.metadata.namespace, self._pod.metadata.name, self._pod.uid, status
             )
-        except (NotFound, Conflict):
+        except NotFound:
             self._object_gone = True
             self._ending.set()
             return True

@@ -114,7 +114,7 @@ class ContainerProcess:
                 await _process_gone(start.pid)
             now = self.folder.stat().st_mtime
             end = ProcessEnd(start.started_at if start else now, now, signal=signal.SIGKILL)
-            (self.folder / "exit.json").write_bytes(msgspec.json.encode(end))
+            shim.write(str(self.folder), "exit.json", msgspec.to_builtins(end))  # whole: others may read it meanwhile
         return end
 
     def _living_shim(self) -> int | None:
