@@ -20,7 +20,7 @@ MEMORY_LIMIT_MIB = 4000
 PENDING_REASON = "CardInsufficientMemory"
 OUR_USER = "10001:10001"
 SERVICES = ("scheduler-0", "scheduler-1", "webhook", "forwarder", "node")
-# Who shows no certificate gets no answer: an alert, or the end of the connection.
+# Who shows no certificate gets no answer: an alert, or the end of the connection, be it before the question is sent.
 UNKNOWN_CALLER = """
 import socket, ssl
 context = ssl.create_default_context()
@@ -29,7 +29,7 @@ try:
     with context.wrap_socket(socket.create_connection(("scheduler-0", 9398), 60)) as connection:
         connection.sendall(b"POST /bind HTTP/1.0\\r\\n\\r\\n")
         print("answer", connection.recv(100))
-except (ssl.SSLError, ConnectionResetError) as error:
+except (ssl.SSLError, ConnectionError) as error:
     print("alert", error)
 """
 STREAMS = """
