@@ -14,7 +14,7 @@ from hami_chassis.clock import Clock
 from hami_chassis.errors import Permanent, Transient
 from hami_chassis.kube import Informer, KubeClient
 from hami_chassis.kube.errors import Conflict, NotFound
-from hami_chassis.kube.resources import NODES
+from hami_chassis.kube.resources import NODES, PODS
 from hami_chassis.log import get_logger
 from hami_chassis.metrics import ChassisMetrics
 from hami_chassis.retry import DEFAULT_BACKOFF, Retries
@@ -186,8 +186,7 @@ class NodeRegistration:
         text = register.encode(self._descriptor, self._cards, self._handoff)
         scores_text = None if self._scores is None else pair_scores.encode(self._scores)
         wanted = self._wanted(view, text, scores_text)
-        # What the watch shows may be older than our own patch.
-        if wanted and not (self._held == (text, scores_text) and not self._is_newer(view)):
+        if wanted:
             try:
                 written = await self._client.patch_annotations(NODES, self._origin.node, wanted)
             except (Transient, Permanent) as error:
@@ -205,10 +204,13 @@ class NodeRegistration:
 
     def _wanted(self, view: NodeView, text: str, scores_text: str | None) -> dict[str, str]:
         """Annotations that differ from what they should be."""
+        carried, scores_carried = view.register, view.pair_scores
+        if self._held is not None and not self._is_newer(view):
+            carried, scores_carried = self._held  # what the watch shows is older than our own patch
         found = {
-            self._descriptor.register_key: annotation_to_write(view.register, text, has_cards=bool(self._cards)),
+            self._descriptor.register_key: annotation_to_write(carried, text, has_cards=bool(self._cards)),
             self._descriptor.pair_scores_key: scores_text
-            and annotation_to_write(view.pair_scores, scores_text, has_cards=bool(self._cards)),
+            and annotation_to_write(scores_carried, scores_text, has_cards=bool(self._cards)),
         }
         return {key: value for key, value in found.items() if value is not None}
 
@@ -294,9 +296,14 @@ class LockRelease:
             await self._work.wait()
             self._work.clear()
             view = self._watch.view
-            if view is None or view.lock is None or not self._waits_for_nothing(view.lock):
+            if view is None or view.lock is None:
+                continue
+            owner = self._owner_of(view.lock)
+            if owner is None or not self._waits_for_nothing(owner):
                 continue
             try:
+                if self._handoff != "late-binding" and not self._waits_for_nothing(await self._read(owner)):
+                    continue
                 await self._client.patch_annotations(
                     NODES, self._node_name, {keys.NODE_LOCK: None}, resource_version=view.resource_version
                 )
@@ -311,17 +318,24 @@ class LockRelease:
                 log.info("node-lock-released", lock=view.lock)
                 self._retries.succeeded()
 
-    def _waits_for_nothing(self, lock: str) -> bool:
-        """Bound late, a pod needs no lock from its bind on; else once its hand-over is done, or it ended."""
+    def _owner_of(self, lock: str) -> kube.Pod | None:
+        """The pod that the lock names, as last seen: it may be an earlier one of that name."""
         try:
             owner = node_lock.parse(lock).owner
         except MalformedAnnotation:
-            return False
-        if owner is None or self._handoff is None:
-            return False
+            return None
+        if owner is None:
+            return None
         name = (owner.namespace, owner.name)
-        found = next((pod for pod in self._pods() if (pod.metadata.namespace, pod.metadata.name) == name), None)
-        if found is None:
+        return next((pod for pod in self._pods() if (pod.metadata.namespace, pod.metadata.name) == name), None)
+
+    async def _read(self, pod: kube.Pod) -> kube.Pod:
+        """The pod that has this one's name now."""
+        return await self._client.get(PODS, pod.metadata.name, namespace=pod.metadata.namespace, into=kube.Pod)
+
+    def _waits_for_nothing(self, owner: kube.Pod) -> bool:
+        """Bound late, a pod needs no lock from its bind on; else once its hand-over is done, or it ended."""
+        if self._handoff is None:
             return False
-        done = found.annotations.get(keys.BIND_PHASE) in (keys.BIND_PHASE_SUCCESS, keys.BIND_PHASE_FAILED)
-        return self._handoff == "late-binding" or done or found.is_finished
+        done = owner.annotations.get(keys.BIND_PHASE) in (keys.BIND_PHASE_SUCCESS, keys.BIND_PHASE_FAILED)
+        return self._handoff == "late-binding" or done or owner.is_finished
