@@ -370,6 +370,21 @@ async def test_an_entry_of_a_pod_that_ended_does_not_stand_in_the_way_of_the_nex
     assert not any(" old" in line for line in world.log)
 
 
+@pytest.mark.parametrize("gone", [True, False])
+async def test_nor_does_one_whose_end_the_watch_has_not_brought(world: World, gone: bool) -> None:
+    world.bind(pod("old", phase="Running"))
+    if gone:
+        del world.there["old"]
+    else:
+        world.there["old"] = pod("old", phase="Succeeded")
+    world.bind(pod("new"))
+
+    await world.late_binding.pre_start(["d1"])
+
+    assert "specification new cdi-new" in world.log
+    assert not any(" old" in line for line in world.log)
+
+
 async def test_two_living_holders_are_a_contradiction(world: World) -> None:
     world.bind(pod("one"))
     world.bind(pod("two"))

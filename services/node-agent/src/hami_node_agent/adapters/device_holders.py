@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hami_chassis.errors import Transient
 from hami_model import env, kube
@@ -49,7 +49,9 @@ class DeviceHolders:
         for uid, pod in known.items():
             if pod is None or entitlement.is_mirror(pod):  # it may claim the UID of a pod that was not seen yet
                 known[uid], _ = await self._ledger.read(uid)
-        living = {uid: pod for uid, pod in known.items() if pod is not None and not pod.is_finished}
+        living = _living(known)
+        if len(living) > 1:  # the watch may not have brought yet that one of them has ended
+            living = _living({uid: (await self._ledger.read(uid))[0] for uid in living})
         if not living:
             raise RefusedForGoodError(
                 f"pod {', '.join(known)} is not known to the API server as a living pod of node "
@@ -76,3 +78,7 @@ class DeviceHolders:
                 f"kubelet's checkpoint gives these devices to {pod.key}, its PodResources service to "
                 f"{namespace}/{name} container {container}"
             )
+
+
+def _living(known: Mapping[str, kube.Pod | None]) -> dict[str, kube.Pod]:
+    return {uid: pod for uid, pod in known.items() if pod is not None and not pod.is_finished}
