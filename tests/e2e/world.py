@@ -146,8 +146,12 @@ class World:
         assert missing is None, missing
 
     async def pod_status(self, name: str) -> PodStatus:
-        (found,) = [pod for pod in (await self.status()).pods if (pod.namespace, pod.name) == (self.namespace, name)]
-        return found
+        """Of a pod that is there, once the status has it: where the API server does not answer in time it has none."""
+        while True:
+            for found in (await self.status()).pods:
+                if (found.namespace, found.name) == (self.namespace, name):
+                    return found
+            await asyncio.sleep(POLL_SECONDS)
 
     async def until_used_mib(self, name: str, wanted: list[int]) -> None:
         """Returns when the pod is shown to use so much of its cards."""

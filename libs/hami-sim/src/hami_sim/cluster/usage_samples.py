@@ -16,7 +16,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 FRESH = timedelta(seconds=60)
 """An older sample says nothing about now."""
-CONNECT_SECONDS = 3
+CONNECT_SECONDS = 15  # one that does not run refuses at once
 FETCH_SECONDS = 5.0
 BATCH = 256
 
