@@ -290,14 +290,15 @@ async def test_a_binding_whose_answer_was_lost_counts_when_the_server_says_so(
     assert await used_mib(scheduler) == 8000
 
 
+@pytest.mark.parametrize("code", [503, 401, 403])
 async def test_nothing_touches_a_pod_until_the_outcome_of_its_bind_is_known(
-    fake_kube: FakeKube, scheduler: Scheduler
+    fake_kube: FakeKube, scheduler: Scheduler, code: int
 ) -> None:
     created = fake_kube.put("pods", pod("a", memory=8000))
     await scheduler.filter(created, ["n1"])
     fake_kube.pause_watches("pods")
     fake_kube.cut("create", "pods/binding", after_effect=True)
-    fake_kube.fail("get", "pods", 503, times=EVERY)
+    fake_kube.fail("get", "pods", code, times=EVERY)
     assert "the pod cannot be read" in (await scheduler.bind(created, "n1"))["Error"]
     assert "outcome must be known" in (await scheduler.filter(created, ["n1"]))["Error"]
     assert await used_mib(scheduler) == 8000

@@ -221,26 +221,27 @@ class Binder:
 
     async def run(self) -> None:
         """Asks the server about unknown outcomes until it tells."""
-        while True:
-            reservation, lock = await self._unsettled.get()
-            number = 0
-            while (outcome := await self._ask_once(reservation, "no answer")).end == "unknown":
-                number += 1
-                await self._clock.sleep(DEFAULT_BACKOFF.delay_seconds(number))
-            log.info("bind-settled", pod_uid=reservation.uid, end=outcome.end)
-            if lock and outcome.end != "bound":
-                owner = PodName(namespace=reservation.namespace, name=reservation.name)
-                self._locks.give_back(reservation.node, owner, lock)
-            self._bookkeeper.binding.discard(reservation.uid)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(self._settle(*await self._unsettled.get()))
+
+    async def _settle(self, reservation: Reservation, lock: str) -> None:
+        number = 0
+        while (outcome := await self._ask_once(reservation, "no answer")).end == "unknown":
+            number += 1
+            await self._clock.sleep(DEFAULT_BACKOFF.delay_seconds(number))
+        log.info("bind-settled", pod_uid=reservation.uid, end=outcome.end)
+        if lock and outcome.end != "bound":
+            owner = PodName(namespace=reservation.namespace, name=reservation.name)
+            self._locks.give_back(reservation.node, owner, lock)
+        self._bookkeeper.binding.discard(reservation.uid)
 
     async def _ask_once(self, reservation: Reservation, problem: str) -> Outcome:
         """What the server says of the pod, taken into the book."""
         try:
             pod = await self._read(reservation.namespace, reservation.name, reservation.uid)
-        except Transient as error:
+        except (Transient, Permanent) as error:
             return Outcome(end="unknown", error=f"{problem}; the pod cannot be read: {error}")
-        except Permanent as error:
-            return self._failed(reservation, "refused", f"{problem}; the pod cannot be read: {error}")
         if pod is None:
             return self._failed(reservation, "gone", problem, ExpiryCause.POD_GONE)
         if not pod.assigned_node:
