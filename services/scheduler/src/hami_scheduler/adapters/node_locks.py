@@ -1,7 +1,9 @@
 """Takes and gives back the lock of nodes whose hand-off is `lock` (`hami_model.node_lock` judges).
 
-One patch against the version that the informer holds takes a free lock. A lock that others hold is waited for: each
-change of the node, and each word of a node agent that an allocation ended, looks at it again.
+One patch against the version that the informer holds takes a free lock. One that is the pod's own already is written
+anew: the informer's may be an old one, and whoever gives back what an earlier bind took leaves the new one alone. A
+lock that others hold is waited for: each change of the node, and each word of a node agent that an allocation ended,
+looks at it again.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import msgspec
 from hami_chassis.clock import Clock
 from hami_chassis.errors import Transient
 from hami_chassis.kube import Conflict, KubeClient, NotFound
+from hami_chassis.kube.errors import KubeUnknown
 from hami_chassis.kube.resources import NODES, PODS
 from hami_chassis.log import get_logger
 from hami_chassis.retry import DEFAULT_BACKOFF, Retries
@@ -102,8 +105,6 @@ class NodeLocks:
         )
         if decision.step is Step.WAIT:
             return _Look(decision=decision)
-        if decision.step is Step.KEEP:
-            return _Look(decision=decision, value=value)
         if owner is not None and decision.step is Step.FAIL_OWNER:
             await self._fail(owner, decision)
         ours = node_lock.encode(requester, now)
@@ -113,7 +114,10 @@ class NodeLocks:
             )
         except Conflict:
             return _Look(decision=decision, raced=True)
-        if value is not None:
+        except KubeUnknown:
+            self.give_back(node.name, requester, ours)
+            raise
+        if value is not None and decision.step is not Step.KEEP:
             say = log.warning if decision.why in _UNREADABLE else log.info
             say("lock-taken-over", node=node.name, why=decision.why, previous=value[:200])
         return _Look(decision=decision, value=ours)
