@@ -129,3 +129,12 @@ async def test_a_lock_stays_for_a_pod_though_an_earlier_one_of_its_name_is_done(
         world.release.pod_seen(world.seen_pods[0])
         await eventually(lambda: world.annotations == {})
     assert world.fake.count("patch", "nodes") == 1
+
+
+async def test_a_lock_goes_though_the_watch_has_not_brought_that_its_pod_is_deleted(world: World) -> None:
+    world.seen_pods = [msgspec.convert(pod("u1", keys.BIND_PHASE_SUCCESS), kube.Pod)]
+    lock = {keys.NODE_LOCK: "2026-01-01T00:00:00Z,ns,a"}
+    world.fake.put("nodes", {"metadata": {"name": "n1", "annotations": lock}, "status": {}})
+    world.release.begin("lock")
+    async with world.running():
+        await eventually(lambda: world.annotations == {})

@@ -302,7 +302,7 @@ class LockRelease:
             if owner is None or not self._waits_for_nothing(owner):
                 continue
             try:
-                if self._handoff != "late-binding" and not self._waits_for_nothing(await self._read(owner)):
+                if self._handoff != "late-binding" and not await self._still_waits_for_nothing(owner):
                     continue
                 await self._client.patch_annotations(
                     NODES, self._node_name, {keys.NODE_LOCK: None}, resource_version=view.resource_version
@@ -329,9 +329,13 @@ class LockRelease:
         name = (owner.namespace, owner.name)
         return next((pod for pod in self._pods() if (pod.metadata.namespace, pod.metadata.name) == name), None)
 
-    async def _read(self, pod: kube.Pod) -> kube.Pod:
-        """The pod that has this one's name now."""
-        return await self._client.get(PODS, pod.metadata.name, namespace=pod.metadata.namespace, into=kube.Pod)
+    async def _still_waits_for_nothing(self, owner: kube.Pod) -> bool:
+        """By the server's word of the pod that has this name now. Raises Transient and Permanent."""
+        name, namespace = owner.metadata.name, owner.metadata.namespace
+        try:
+            return self._waits_for_nothing(await self._client.get(PODS, name, namespace=namespace, into=kube.Pod))
+        except NotFound:
+            return True
 
     def _waits_for_nothing(self, owner: kube.Pod) -> bool:
         """Bound late, a pod needs no lock from its bind on; else once its hand-over is done, or it ended."""
