@@ -165,7 +165,7 @@ async def build(settings: SchedulerSettings, stack: AsyncExitStack) -> Sequence[
         metrics=metrics,
         clock=clock,
         listeners=(
-            Roles(client, settings.election, chores).term_changed,
+            Roles(client, settings.election, chores, is_leading=lambda: leadership.is_leader).term_changed,
             catch_up.term_changed,
             query_server.term_changed,
             lambda in_charge: keep_out_of_collections() if in_charge else None,

@@ -37,7 +37,7 @@ class _Chore(msgspec.Struct, frozen=True, kw_only=True):
     work: Work
     even_when_following: bool
     lasting: bool
-    """It is never given up while this process leads."""
+    """It is never given up while this process leads: a role that is missing may be there in a moment."""
 
 
 class ChoreList:
@@ -156,7 +156,9 @@ class ChoreList:
                 await self._clock.sleep(max(DEFAULT_BACKOFF.delay_seconds(number), error.retry_after_seconds or 0.0))
             except Permanent as error:
                 log.warning("chore-refused", what=name[0], about=name[1], error=str(error))
-                return "failed"
+                if not chore.lasting:
+                    return "failed"
+                await self._clock.sleep(DEFAULT_BACKOFF.delay_seconds(number))
             else:
                 return "done"
         log.warning("chore-given-up", what=name[0], about=name[1])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hami_chassis.errors import Transient
 from hami_chassis.kube import Conflict, KubeClient, NotFound
-from hami_chassis.kube.objects import MetadataOnly
+from hami_chassis.kube.objects import MetadataOnly, ObjectMeta
 from hami_chassis.kube.resources import PODS
 from hami_model import keys
 
@@ -13,10 +15,13 @@ from hami_scheduler.config import ElectionSettings
 
 
 class Roles:
-    def __init__(self, client: KubeClient, settings: ElectionSettings, chores: ChoreList) -> None:
+    def __init__(
+        self, client: KubeClient, settings: ElectionSettings, chores: ChoreList, *, is_leading: Callable[[], bool]
+    ) -> None:
         self._client = client
         self._settings = settings
         self._chores = chores
+        self._is_leading = is_leading
 
     def term_changed(self, in_charge: bool) -> None:
         """Labels the pods when this process leads. Nothing where it does not know its own pod."""
@@ -25,23 +30,31 @@ class Roles:
             self._chores.add("role", self._settings.pod_name, self._label, lasting=True)
 
     async def _label(self) -> None:
+        """Each pod in the version that was listed while this process led: after a halt of it, another one's labels
+        stand."""
         namespace = self._settings.pod_namespace
         found = await self._client.list_all(
             PODS, into=MetadataOnly, namespace=namespace, label_selector=self._settings.pod_selector
         )
-        names = {item.metadata.name: item.metadata.labels or {} for item in found.items}
-        names.setdefault(self._settings.pod_name, {})
+        pods = {item.metadata.name: item.metadata for item in found.items}
+        pods.setdefault(self._settings.pod_name, ObjectMeta(name=self._settings.pod_name))
         # Ours last: a Service never selects two.
-        for name in sorted(names, key=lambda each: each == self._settings.pod_name):
+        for name in sorted(pods, key=lambda each: each == self._settings.pod_name):
+            if not self._is_leading():
+                return
             role = keys.ROLE_LEADER if name == self._settings.pod_name else keys.ROLE_FOLLOWER
-            if names[name].get(keys.ROLE_LABEL) != role:
-                await self._write(name, role)
+            if pods[name].labels.get(keys.ROLE_LABEL) != role:
+                await self._write(pods[name], role)
 
-    async def _write(self, name: str, role: str) -> None:
-        metadata = {"metadata": {"labels": {keys.ROLE_LABEL: role}}}
+    async def _write(self, pod: ObjectMeta, role: str) -> None:
+        metadata: dict[str, object] = {"labels": {keys.ROLE_LABEL: role}}
+        if pod.resource_version:
+            metadata["resourceVersion"] = pod.resource_version
         try:
-            await self._client.patch(PODS, name, metadata, namespace=self._settings.pod_namespace, into=MetadataOnly)
+            await self._client.patch(
+                PODS, pod.name, {"metadata": metadata}, namespace=self._settings.pod_namespace, into=MetadataOnly
+            )
         except NotFound:
             return  # it ended since it was listed: no Service selects it any more
         except Conflict as error:
-            raise Transient(f"pod {name} changes too fast for its role to be written: {error}") from error
+            raise Transient(f"pod {pod.name} changed since it was listed: {error}") from error
