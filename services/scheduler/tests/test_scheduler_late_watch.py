@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
@@ -82,6 +83,30 @@ async def test_what_takes_an_early_annotation_away_leaves_what_was_bound_since(
     fake_kube.resume_watches("pods")
     assert fake_kube.get("pods", "a", "default")["metadata"]["annotations"][ALLOCATED_KEY] == "n1-0,NVIDIA,8000,0:;"
     assert await used_mib(early) == 8000
+
+
+async def test_an_early_annotation_that_comes_late_leaves_a_pod_that_was_bound_meanwhile(
+    fake_kube: FakeKube, early: Scheduler
+) -> None:
+    """As by the next leader, while this one stood still."""
+    created = fake_kube.put("pods", pod("a", memory=8000))
+    hold = fake_kube.hold("patch", "pods")
+    filtering = asyncio.create_task(early.filter(created, ["n1"]))
+    await hold.reached.wait()
+    theirs = {ALLOCATED_KEY: "n1-0,NVIDIA,8000,7:;"}
+    fake_kube.put("pods", pod("a", uid=created["metadata"]["uid"], node_name="n1", annotations=theirs))
+    hold.release()
+    assert "bound already" in (await filtering)["Error"]
+    assert fake_kube.get("pods", "a", "default")["metadata"]["annotations"] == theirs
+
+
+async def test_an_early_annotation_is_written_on_the_version_that_there_is(
+    fake_kube: FakeKube, early: Scheduler
+) -> None:
+    created = fake_kube.put("pods", pod("a", memory=8000))
+    fake_kube.put("pods", pod("a", memory=8000, uid=created["metadata"]["uid"]))
+    assert (await early.filter(created, ["n1"]))["NodeNames"] == ["n1"]
+    assert fake_kube.get("pods", "a", "default")["metadata"]["annotations"][ALLOCATED_KEY] == "n1-0,NVIDIA,8000,0:;"
 
 
 # ---- the node lock -----------------------------------------------------------------------------------------------
