@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from hami_model import keys
-from hami_scheduler.config import BindSettings
+from hami_scheduler.config import BindSettings, UpkeepSettings
 from hami_sim.fake_kube import FakeKube
 from hami_sim.fake_kube.faults import Hold
 from scheduler_builders import ALLOCATED_KEY, HANDSHAKE_KEY, Json, node, pod
@@ -21,7 +21,8 @@ async def scheduler(fake_kube: FakeKube) -> AsyncIterator[Scheduler]:
     """A replica over a node whose hand-off is `lock`; a bind gives up soon."""
     fake_kube.put("nodes", node("n1", handoff="lock"))
     bind = BindSettings(timeout_seconds=20.0, lock_wait_seconds=0.5)
-    async with running(settings_for(fake_kube.url, bind=bind)) as found:
+    upkeep = UpkeepSettings(node_pass_seconds=3600.0)  # it would stamp the node again while the watch is late
+    async with running(settings_for(fake_kube.url, bind=bind, upkeep=upkeep)) as found:
         # The stamp is one more write on the node; it is out of the way then.
         await eventually(lambda: HANDSHAKE_KEY in fake_kube.get("nodes", "n1")["metadata"]["annotations"])
         yield found
