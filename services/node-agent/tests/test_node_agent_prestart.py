@@ -206,12 +206,12 @@ async def test_saved_first_then_written_then_told(world: World) -> None:
     assert (world.reads, world.lists, world.looks) == (0, 0, 1)
 
 
-async def test_a_pod_that_the_watch_has_not_brought_costs_one_read(world: World) -> None:
+async def test_a_pod_that_the_watch_has_not_brought_is_read_and_its_neighbours_with_it(world: World) -> None:
     world.bind(pod("u"), seen=False)
 
     await world.late_binding.pre_start(["d1"])
 
-    assert world.reads == 1
+    assert (world.reads, world.lists) == (1, 1)
     assert "specification u cdi-u" in world.log
 
 
@@ -320,10 +320,13 @@ async def test_a_pod_that_the_watch_has_not_brought_keeps_what_it_was_handed(wor
     assert [line.rpartition(" ")[2] for line in world.failed] == ["['early']"]
 
 
-async def test_before_the_watch_has_brought_anything_those_bound_earlier_come_first(world: World) -> None:
+@pytest.mark.parametrize(("late_is_seen", "has_synced"), [(False, True), (False, False), (True, False)])
+async def test_those_bound_earlier_come_first_though_the_watch_has_not_brought_them(
+    world: World, late_is_seen: bool, has_synced: bool
+) -> None:
     world.bind(pod("early", memory=6000), device="d1", seen=False)
-    world.bind(pod("late", memory=6000, bind_time=2), device="d2", seen=False)
-    world.has_synced = False
+    world.bind(pod("late", memory=6000, bind_time=2), device="d2", seen=late_is_seen)
+    world.has_synced = has_synced
 
     with pytest.raises(RefusedForGoodError, match="10000 MiB of memory, but 12000"):
         await world.late_binding.pre_start(["d2"])

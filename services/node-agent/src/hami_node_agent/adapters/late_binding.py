@@ -249,7 +249,8 @@ class LateBinding:
         log.warning("hand-over-unverified", reason=reason)
 
     async def _decide(self, pod: kube.Pod, holder: Holder, device_count: int) -> HandedContainer:
-        everyone = await self._neighbours.now()
+        # The watch brings pods in the order of their binds: where it lacks an earlier one, it lacks this one, too.
+        everyone = await self._neighbours.now(read_anew=self._ledger.cached(holder.pod_uid) is None)
         judged = self._judge(pod, holder, device_count, everyone)
         if isinstance(judged, Refusal):
             # What is cached may be old; a refusal for good is worth a consistent read.
