@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -97,9 +97,16 @@ class Kubelet(RegistrationServicer):
 
 
 @pytest.fixture
-async def registration() -> AsyncIterator[KubeletRegistration]:
-    """Running; its folder has a short name, since a unix socket's path has a limit."""
+def plugins_folder() -> Iterator[Path]:
+    """Its name is short, since a unix socket's path has a limit."""
     folder = Path(tempfile.mkdtemp(prefix="kr"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+async def registration(plugins_folder: Path) -> AsyncIterator[KubeletRegistration]:
+    """Running."""
     metrics, clock = NodeAgentMetrics(CollectorRegistry()), HurriedClock()
     plugin = DevicePlugin(metrics=metrics, clock=clock)
     plugin.use(Answers())
@@ -108,19 +115,17 @@ async def registration() -> AsyncIterator[KubeletRegistration]:
     async def nothing_before() -> None: ...
 
     registration = KubeletRegistration(
-        plugin, "nvidia.com/gpu", folder, before_registering=nothing_before, metrics=metrics, clock=clock
+        plugin, "nvidia.com/gpu", plugins_folder, before_registering=nothing_before, metrics=metrics, clock=clock
     )
     task = asyncio.create_task(registration.run())
     yield registration
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
-def kubelet(registration: KubeletRegistration) -> Kubelet:
-    """Of the same folder."""
-    return Kubelet(registration.folder)
+def kubelet(registration: KubeletRegistration, plugins_folder: Path) -> Kubelet:  # noqa: ARG001  # it runs
+    return Kubelet(plugins_folder)
 
 
 async def test_a_refusal_and_a_kubelet_that_is_not_there_are_tried_again(kubelet: Kubelet) -> None:

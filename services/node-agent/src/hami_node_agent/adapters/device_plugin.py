@@ -201,7 +201,7 @@ class KubeletRegistration:
     ) -> None:
         self._plugin = plugin
         self._resource = resource
-        self.folder = plugins_folder
+        self._folder = plugins_folder
         self._endpoint = socket_name(resource)
         self._before_registering = before_registering
         self._metrics = metrics
@@ -221,7 +221,7 @@ class KubeletRegistration:
             try:
                 own, kubelet = await self._serve_and_register(server)
                 await self._until_changed(own, kubelet)
-                log.info("kubelet-changed", folder=str(self.folder))
+                log.info("kubelet-changed", folder=str(self._folder))
             except _RegistrationFailedError as error:
                 self._metrics.registrations.labels("failed").inc()
                 delay = self._retries.delay_after()
@@ -233,7 +233,7 @@ class KubeletRegistration:
 
     async def _serve_and_register(self, server: grpc.aio.Server) -> tuple[_Made, _Made]:
         """Which files our socket and kubelet's were when kubelet took us."""
-        own_path, kubelet_path = self.folder / self._endpoint, self.folder / KUBELET_SOCKET
+        own_path, kubelet_path = self._folder / self._endpoint, self._folder / KUBELET_SOCKET
         kubelet = _made(kubelet_path)
         if kubelet is None:
             raise _RegistrationFailedError(f"{kubelet_path} is not there: kubelet does not run")
@@ -265,7 +265,7 @@ class KubeletRegistration:
 
     async def _until_changed(self, own: _Made, kubelet: _Made) -> None:
         unwatched_seconds = 0.0
-        while (_made(self.folder / self._endpoint), _made(self.folder / KUBELET_SOCKET)) == (own, kubelet):
+        while (_made(self._folder / self._endpoint), _made(self._folder / KUBELET_SOCKET)) == (own, kubelet):
             unwatched_seconds = 0.0 if self._plugin.is_watched else unwatched_seconds + _LOOK_SECONDS
             if unwatched_seconds >= _UNWATCHED_SECONDS:
                 log.warning("kubelet-does-not-watch", seconds=unwatched_seconds)
