@@ -160,8 +160,8 @@ class Pods:
     def all_cached(self) -> Iterable[kube.Pod]:
         return [msgspec.convert(pod, kube.Pod) for pod in self._api.pods.values()]
 
-    async def read(self, uid: str) -> tuple[kube.Pod | None, None]:
-        return self.cached(uid), None
+    async def read(self, uid: str) -> kube.Pod | None:
+        return self.cached(uid)
 
     async def read_all(self) -> Sequence[kube.Pod]:
         return list(self.all_cached())

@@ -104,8 +104,8 @@ class Node:
     def all_cached(self) -> list[kube.Pod]:
         return [self.pod]
 
-    async def read(self, uid: str) -> tuple[kube.Pod | None, list[kube.Pod]]:
-        return self.cached(uid), [self.pod]
+    async def read(self, uid: str) -> kube.Pod | None:
+        return self.cached(uid)
 
     async def read_all(self) -> list[kube.Pod]:
         return [self.pod]

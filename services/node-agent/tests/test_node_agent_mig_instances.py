@@ -109,8 +109,8 @@ class World:
     def cached(self, uid: str) -> kube.Pod | None:
         return self.pods.get(uid)
 
-    async def read(self, uid: str) -> tuple[kube.Pod | None, None]:
-        return self.pods.get(uid), None
+    async def read(self, uid: str) -> kube.Pod | None:
+        return self.pods.get(uid)
 
 
 @pytest.fixture

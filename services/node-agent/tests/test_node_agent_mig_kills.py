@@ -111,8 +111,8 @@ class Node:
     def cached(self, uid: str) -> kube.Pod | None:
         return self.pods.get(uid)
 
-    async def read(self, uid: str) -> tuple[kube.Pod | None, None]:
-        return self.pods.get(uid), None
+    async def read(self, uid: str) -> kube.Pod | None:
+        return self.pods.get(uid)
 
     async def start(self, uid: str, reserved: Reserved) -> str:
         """As kubelet asks, the first time and again. The UUID that the container starts with."""

@@ -103,11 +103,11 @@ class World:
     def all_cached(self) -> Iterable[kube.Pod]:
         return self.seen.values()
 
-    async def read(self, uid: str) -> tuple[kube.Pod | None, Sequence[kube.Pod]]:
+    async def read(self, uid: str) -> kube.Pod | None:
         self.reads += 1
         if self.api_away:
             raise Transient("the API server is away")
-        return self.there.get(uid), list(self.there.values())
+        return self.there.get(uid)
 
     async def read_all(self) -> Sequence[kube.Pod]:
         self.lists += 1

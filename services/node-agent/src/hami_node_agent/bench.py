@@ -61,8 +61,8 @@ class _Ledger(PodLedger):
     def all_cached(self) -> Iterable[kube.Pod]:
         return self._pods.values()
 
-    async def read(self, uid: str) -> tuple[kube.Pod | None, Sequence[kube.Pod] | None]:
-        return self._pods.get(uid), None
+    async def read(self, uid: str) -> kube.Pod | None:
+        return self._pods.get(uid)
 
     async def read_all(self) -> Sequence[kube.Pod]:
         return list(self._pods.values())

@@ -40,8 +40,8 @@ class PodLedger(Protocol):
         """One pod for each UID that kubelet may use; pods that claim the UID of another are left out."""
         ...
 
-    async def read(self, uid: str) -> tuple[kube.Pod | None, Sequence[kube.Pod] | None]:
-        """One consistent read: the pod, and all pods of the node where they had to be listed. Raises Transient."""
+    async def read(self, uid: str) -> kube.Pod | None:
+        """The pod by one consistent read. Raises Transient."""
         ...
 
     async def read_all(self) -> Sequence[kube.Pod]:

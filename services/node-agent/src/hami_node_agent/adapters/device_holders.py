@@ -48,10 +48,10 @@ class DeviceHolders:
         known = {holder.pod_uid: self._ledger.cached(holder.pod_uid) for holder in found}
         for uid, pod in known.items():
             if pod is None or entitlement.is_mirror(pod):  # it may claim the UID of a pod that was not seen yet
-                known[uid], _ = await self._ledger.read(uid)
+                known[uid] = await self._ledger.read(uid)
         living = _living(known)
         if len(living) > 1:  # the watch may not have brought yet that one of them has ended
-            living = _living({uid: (await self._ledger.read(uid))[0] for uid in living})
+            living = _living({uid: await self._ledger.read(uid) for uid in living})
         if not living:
             raise RefusedForGoodError(
                 f"pod {', '.join(known)} is not known to the API server as a living pod of node "

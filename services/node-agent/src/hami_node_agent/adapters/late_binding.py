@@ -254,7 +254,7 @@ class LateBinding:
         judged = self._judge(pod, holder, device_count, everyone)
         if isinstance(judged, Refusal):
             # What is cached may be old; a refusal for good is worth a consistent read.
-            fresh, _ = await self._ledger.read(holder.pod_uid)
+            fresh = await self._ledger.read(holder.pod_uid)
             if fresh is None:
                 raise RefusedForGoodError(f"pod {pod.key} of UID {holder.pod_uid} is gone")
             pod = fresh

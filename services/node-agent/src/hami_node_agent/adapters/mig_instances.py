@@ -153,7 +153,7 @@ class MigInstances:
     async def _must_be_over(self, uid: str, wanted: HandedSlice, instance: LiveInstance) -> None:
         pod = self._ledger.cached(uid)
         if pod is None:
-            pod, _ = await self._ledger.read(uid)
+            pod = await self._ledger.read(uid)
         if pod is not None and not pod.is_finished:
             raise Transient(
                 f"card {wanted.card_id}: the MIG instance at {instance.placement} is that of pod "

@@ -110,16 +110,15 @@ class NodePods:
     def all_cached(self) -> Iterable[kube.Pod]:
         return tuple(by_kubelet_uid(self.informer.values()).values())
 
-    async def read(self, uid: str) -> tuple[kube.Pod | None, Sequence[kube.Pod] | None]:
+    async def read(self, uid: str) -> kube.Pod | None:
         hint = self._hints.get(uid) or self._name_of(uid)
         if hint is None:
-            everyone = await self.read_all()
-            return next((pod for pod in everyone if kubelet_uid(pod) == uid), None), everyone
+            return next((pod for pod in await self.read_all() if kubelet_uid(pod) == uid), None)
         try:
             pod = await self._client.get(PODS, hint.name, namespace=hint.namespace, into=kube.Pod)
         except NotFound:
-            return None, None
-        return (pod if kubelet_uid(pod) == uid == pod.uid and pod.spec.node_name == self._node_name else None), None
+            return None
+        return pod if kubelet_uid(pod) == uid == pod.uid and pod.spec.node_name == self._node_name else None
 
     def _name_of(self, uid: str) -> events.PodRef | None:
         pod = self.cached(uid)
