@@ -33,6 +33,12 @@ def ever_broken(world: World) -> set[str]:
     return {line["message"].split()[1] for line in lines}
 
 
+def broken_as_told(world: World) -> set[str]:
+    """By the last event of each card."""
+    last = {line["message"].split()[1]: line["reason"] for line in world.agent_lines("node-event")}
+    return {card for card, reason in last.items() if reason == "CardUnhealthy"}
+
+
 async def pod_starts(world: World, card: int) -> None:
     name = f"on-{card}-{len(world.fake.all('pods'))}"
     world.bind_pod(name, slot((card, 1000, 10)), container(gpus=1))
@@ -77,17 +83,54 @@ async def test_each_fault_costs_its_own_card_only(world: World) -> None:
     assert ever_broken(world) == {card_id(number) for number in (0, 1, 2, 5)}
 
 
-async def test_a_driver_that_is_started_again_is_loaded_anew(world: World) -> None:
+async def loaded_anew(world: World) -> None:
+    """Returns when the library has been loaded again, and faults are reported by the new one."""
+    await until(lambda: world.agent_lines("driver-loaded-anew"), "the driver to be loaded")
+    await until(lambda: "none any more" in str(world.agent_lines("fault-watch")), "its faults to be reported")
+
+
+async def strikes_and_passes(world: World, card: int) -> None:
+    """A fault that the driver reports, and the way back from it."""
+    world.sim_driver("xid", str(card), "79")
+    told = await until(lambda: world.agent_lines("xid"), "a fault reported by the new library")
+    assert [(line["card"], line["xid"]) for line in told] == [(card_id(card), 79)]
+
+    def is_back() -> bool:
+        back = f"card {card_id(card)} is healthy again"
+        return any(
+            line["message"].startswith(back) and line["time"] > told[0]["time"]
+            for line in world.agent_lines("node-event")
+        )
+
+    await until(is_back, "the way back")
+    await pod_starts(world, card)
+
+
+@pytest.mark.case("REG-07")
+async def test_loading_the_driver_anew_is_no_fault_of_any_card(world: World) -> None:
     world.start_agent()
     async with world.kubelet(allocatable=10 * CARDS):
-        world.sim_driver("fail", "nvmlInitWithFlags", "--code", DRIVER_NOT_LOADED, "--times", "2")
-        world.sim_driver("fail", "nvmlInit_v2", "--code", DRIVER_NOT_LOADED, "--times", "2")
         world.sim_driver("fail", "nvmlDeviceGetCount_v2", "--code", DRIVER_NOT_LOADED, "--times", "1")
-        await until(lambda: world.agent_lines("driver-loaded-anew"), "the driver to be loaded")
-        world.sim_driver("xid", "2", "79")
-        await until(lambda: world.events("CardUnhealthy"), "a fault reported by the new one")
-        await until(lambda: broken(world) == set(), "the way back")
-        await pod_starts(world, 2)
+        await loaded_anew(world)
+        assert ever_broken(world) == set()
+        await pod_starts(world, 0)
+        await strikes_and_passes(world, 2)
+
+    assert ever_broken(world) == {card_id(2)}
+
+
+async def test_a_driver_that_is_started_again_is_loaded_until_it_can_be(world: World) -> None:
+    """Before kubelet comes: while no card is healthy it would reject pods for good."""
+    world.start_agent()
+    await until(lambda: world.agent_lines("started"), "the first inventory")
+    world.sim_driver("fail", "nvmlInitWithFlags", "--code", DRIVER_NOT_LOADED, "--times", "2")
+    world.sim_driver("fail", "nvmlInit_v2", "--code", DRIVER_NOT_LOADED, "--times", "2")
+    world.sim_driver("fail", "nvmlDeviceGetCount_v2", "--code", DRIVER_NOT_LOADED, "--times", "1")
+    await loaded_anew(world)
+    assert world.agent_lines("driver-not-loaded")
+    await until(lambda: broken_as_told(world) == set(), "all cards to come back")
+    async with world.kubelet(allocatable=10 * CARDS):
+        await strikes_and_passes(world, 2)
 
 
 async def test_a_card_that_hangs_at_the_start_appears_when_it_answers(world: World) -> None:

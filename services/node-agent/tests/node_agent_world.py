@@ -40,6 +40,7 @@ TO_ALLOCATE_KEY = "hami.io/vgpu-devices-to-allocate"
 ALLOCATED_KEY = "hami.io/vgpu-devices-allocated"
 PATIENCE_SECONDS = 300
 """Of one wait: a machine of CI may be many times as slow as an idle one."""
+SHOWN_LINES = 200
 FOREVER = "while :; do sleep 0.05; done"
 PRINT_ENVIRONMENT = "env; " + FOREVER
 
@@ -150,6 +151,12 @@ class World:
 
     def agent_log(self) -> Path:
         return self.root / f"agent-{self.agent_starts}.log"
+
+    def show_agent_logs(self) -> None:
+        """For the report of a test that fails."""
+        for log in sorted(self.root.glob("agent-*.log")):
+            lines = log.read_text().splitlines(keepends=True)[-SHOWN_LINES:]
+            sys.stdout.write(f"---- the end of {log.name}\n{''.join(lines)}\n")
 
     def agent_lines(self, event: str) -> list[Json]:
         text = self.agent_log().read_text()
@@ -339,6 +346,7 @@ async def new_world(*, cards: int = 2, nats_url: str | None = None) -> AsyncIter
         yield world
     finally:
         await world.stop_agent()
+        world.show_agent_logs()
         await end_containers(root / "kl")
         await fake.stop()
         shutil.rmtree(root, ignore_errors=True)

@@ -75,6 +75,7 @@ class Cards:
         self._being_asked: set[str] = set()
         """What of the last round has not come back: it must not be asked again meanwhile."""
         self._ask_now = asyncio.Event()
+        self._subscribe_now = asyncio.Event()
         self.inventory = Inventory()
         self.on_change: list[Callable[[Inventory, tuple[HealthChange, ...]], None]] = []
 
@@ -144,7 +145,7 @@ class Cards:
             except DriverError as error:
                 # This says nothing of any card: their probes go on.
                 self._faults_are_unreported(str(error))
-                await self._clock.sleep(retries.delay_after(error))
+                await self._pause(retries.delay_after(error), self._subscribe_now)
                 if retries.failures >= _FAILURES_TO_SUBSCRIBE_ANEW:
                     await self._nvml.drop_events()
                 continue
@@ -189,24 +190,24 @@ class Cards:
         """
         async with asyncio.TaskGroup() as asking:
             while True:
-                await self._pause()
+                await self._pause(self._probe_seconds, self._ask_now)
                 for uuid in tuple(self._facts):
                     self._ask(asking, uuid)
                 if "" not in self._being_asked:
                     self._being_asked.add("")
                     asking.create_task(self._look_around())
 
-    async def _pause(self) -> None:
-        """Until the next round is due, or something calls for one now."""
-        woken = asyncio.ensure_future(self._ask_now.wait())
-        slept = asyncio.ensure_future(self._clock.sleep(self._probe_seconds))
+    async def _pause(self, seconds: float, call: asyncio.Event) -> None:
+        """That long, or until something calls."""
+        woken = asyncio.ensure_future(call.wait())
+        slept = asyncio.ensure_future(self._clock.sleep(seconds))
         try:
             await asyncio.wait((woken, slept), return_when=asyncio.FIRST_COMPLETED)
         finally:
             woken.cancel()
             slept.cancel()
             await asyncio.gather(woken, slept, return_exceptions=True)
-        self._ask_now.clear()
+        call.clear()
 
     def _ask(self, asking: asyncio.TaskGroup, uuid: str) -> None:
         if uuid not in self._being_asked:
@@ -215,7 +216,10 @@ class Cards:
 
     async def _probe(self, uuid: str) -> None:
         try:
-            fault = await self._nvml.probe(uuid) or await self._watch(uuid)
+            fault = await self._nvml.probe(uuid)
+            if fault is None:
+                return
+            fault = fault or await self._watch(uuid)
         finally:
             self._being_asked.discard(uuid)
         change = self._book.probed(CardId(uuid), fault)
@@ -250,6 +254,7 @@ class Cards:
             log.warning("driver-not-loaded", reason=str(error))
         else:
             log.info("driver-loaded-anew")
+            self._subscribe_now.set()  # a fault of the time without a subscription is never reported
 
     async def _discover(self) -> bool:
         """Whether anything about the cards is new. Raises DriverError."""

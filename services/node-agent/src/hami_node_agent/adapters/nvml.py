@@ -33,6 +33,13 @@ _SLOW_FACTOR: Final = 6
 """Loading the driver, asking how all cards are connected and making MIG instances may take so many times longer."""
 
 
+class BeingLoadedError(Transient):
+    """Nothing was asked: the driver's library is being loaded anew. This says nothing of any card."""
+
+    def __init__(self) -> None:
+        super().__init__("the driver's library is being loaded anew")
+
+
 class Nvml:
     """Each card's calls go through a thread of its own, and so do those about no card and the waiting for events."""
 
@@ -102,7 +109,7 @@ class Nvml:
     async def _generally(self, work: Callable[[], T], factor: int = 1, *, reloading: bool = False) -> T:
         """About no card. Raises DriverError, also where the driver does not answer."""
         if self._is_reloading and not reloading:
-            raise DriverError("the driver's library is being loaded anew")
+            raise DriverError(str(BeingLoadedError()))
         try:
             return await self._general.call(work, self._answer_seconds * factor)
         except NotAnsweringError as error:
@@ -114,7 +121,7 @@ class Nvml:
 
     async def _on(self, key: str, name: str, work: Callable[[], T], factor: int = 1) -> T:
         if self._is_reloading:
-            raise Transient("the driver's library is being loaded anew")
+            raise BeingLoadedError
         thread = self._cards.get(key)
         if thread is None:
             thread = self._cards[key] = DriverThread(name)
@@ -172,10 +179,12 @@ class Nvml:
         except (OSError, UnicodeDecodeError):
             return None
 
-    async def probe(self, uuid: str) -> str:
-        """Asks the card a few cheap things; what went wrong, or empty."""
+    async def probe(self, uuid: str) -> str | None:
+        """Asks the card a few cheap things; what went wrong, or empty. None where it was not asked."""
         try:
             return await self.of_card(uuid, lambda: _probe(uuid))
+        except BeingLoadedError:
+            return None
         except Transient as error:
             return str(error)
 

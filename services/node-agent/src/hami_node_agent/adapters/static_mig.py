@@ -107,8 +107,8 @@ class StaticMigNvml(Nvml):
         found = [one for each in self.offer.by_resource.values() for one in each]
         return {one.uuid: static_mig.visible_instance(one, self._capabilities) for one in found}
 
-    async def probe(self, uuid: str) -> str:
-        """What is wrong with a card, or with the card of a MIG device."""
+    async def probe(self, uuid: str) -> str | None:
+        """What is wrong with a card, or with the card of a MIG device. None where it was not asked."""
         if not mig_uuid.is_mig(uuid):
             return await super().probe(uuid)
         known = self._known.get(uuid)
@@ -286,7 +286,8 @@ class MixedResources:
             cards = {one.card.uuid for each in self._cards.offer.by_resource.values() for one in each}
             for card in sorted(cards):
                 refused = await self._cards.watch_events(card) if self._cards.has_events else ""
-                change = self._book.probed(CardId(card), await self._cards.probe(card) or refused)
+                fault = await self._cards.probe(card)
+                change = None if fault is None else self._book.probed(CardId(card), fault or refused)
                 if change is not None:
                     log.warning("mig-card-health", card=card, healthy=change.healthy, cause=change.cause)
             self.tell()
