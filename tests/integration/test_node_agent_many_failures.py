@@ -14,7 +14,7 @@ from node_agent_world import World, card_id, container, new_world, slot, until
 
 CARDS = 8
 HANG_MICROSECONDS = "15000000"
-DRIVER_NOT_LOADED, UNKNOWN = "9", "999"
+UNINITIALISED, DRIVER_NOT_LOADED, UNKNOWN = "1", "9", "999"
 
 
 @pytest.fixture
@@ -119,6 +119,20 @@ async def test_loading_the_driver_anew_is_no_fault_of_any_card(world: World) -> 
     assert ever_broken(world) == {card_id(2)}
 
 
+@pytest.mark.case("REG-07")
+async def test_a_driver_that_says_of_every_card_that_it_is_gone_itself_is_loaded_anew(world: World) -> None:
+    world.start_agent()
+    async with world.kubelet(allocatable=10 * CARDS):
+        world.sim_driver("fail", "nvmlDeviceGetHandleByUUID", "--code", UNINITIALISED, "--times", str(CARDS))
+        world.sim_driver("fail", "nvmlDeviceGetCount_v2", "--code", UNINITIALISED, "--times", "1")
+        await loaded_anew(world)
+        assert ever_broken(world) == set()
+        await pod_starts(world, 0)
+        await strikes_and_passes(world, 2)
+
+    assert ever_broken(world) == {card_id(2)}
+
+
 async def test_a_driver_that_is_started_again_is_loaded_until_it_can_be(world: World) -> None:
     """Before kubelet comes: while no card is healthy it would reject pods for good."""
     world.start_agent()
@@ -134,11 +148,15 @@ async def test_a_driver_that_is_started_again_is_loaded_until_it_can_be(world: W
 
 
 async def test_a_card_that_hangs_at_the_start_appears_when_it_answers(world: World) -> None:
+    """A pod that was bound to it before waits for it."""
     world.sim_driver("nvml-delay", HANG_MICROSECONDS, "0")
     world.start_agent()
     async with world.kubelet(allocatable=10 * (CARDS - 1)):
         await until(lambda: "index 0 is not offered" in str(world.events("CardNotOffered")), "the event")
         await pod_starts(world, 7)
+        world.bind_pod("waiting", slot((0, 1000, 10)), container(gpus=1))
+        await world.waits_with("waiting", "cannot tell of all cards now")
         world.sim_driver("nvml-delay", "0", "0")
         await until(lambda: len(world.register()) == CARDS, "the card")
         await world.allocatable(10 * CARDS)
+        await world.runs("waiting")

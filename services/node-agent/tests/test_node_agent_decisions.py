@@ -15,7 +15,14 @@ from hami_model.usage import CardUsage
 from hami_node_agent.core import health, runtime_support
 from hami_node_agent.core.entitlement import Claim, overcommitted
 from hami_node_agent.core.health import HealthBook, HealthPolicy
-from hami_node_agent.core.inventory import CardFacts, card_of_device, kubelet_devices, refreshed, take_inventory
+from hami_node_agent.core.inventory import (
+    CardFacts,
+    UnreadableCard,
+    card_of_device,
+    kubelet_devices,
+    refreshed,
+    take_inventory,
+)
 from hami_node_agent.core.node_options import NodeOptions, node_options
 from hami_node_agent.core.runtime_support import CdiSupport, HandoffRefusedError
 from hypothesis import given
@@ -174,6 +181,20 @@ def test_what_a_card_cannot_tell_any_more_stays_as_it_was_told() -> None:
     inventory = take_inventory([refreshed(told, facts(0, numa_text=None))], NodeOptions())
     assert inventory.cards == take_inventory([told], NodeOptions()).cards
     assert inventory.cards[0].healthy
+
+
+def test_a_card_that_the_driver_cannot_tell_of_now_may_be_the_one() -> None:
+    """What the node has for certain not, and what it may have once the driver answers."""
+    broken = facts(0, memory_bytes=None, memory_fault="unknown error")
+    inventory = take_inventory([broken, facts(1)], NodeOptions())
+    assert [inventory.may_have(ids) for ids in (["GPU-0"], ["GPU-9"], ["GPU-0", "GPU-9"])] == [True, False, False]
+
+    nameless = UnreadableCard(index=0, uuid="", reason="it hangs")
+    assert take_inventory([facts(1)], NodeOptions(), unreadable=[nameless]).may_have(["GPU-9"])
+    hidden = NodeOptions(hidden_indexes=frozenset({0}))
+    assert not take_inventory([facts(1)], hidden, unreadable=[nameless]).may_have(["GPU-9"])
+    assert not take_inventory([broken], hidden).may_have(["GPU-0"])
+    assert not take_inventory([facts(0, memory_bytes=None)], NodeOptions()).may_have(["GPU-0"])  # it has no such query
 
 
 @given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))

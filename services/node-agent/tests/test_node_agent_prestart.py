@@ -244,6 +244,28 @@ async def test_the_api_server_away_is_trouble_that_passes(world: World) -> None:
     assert "allocated u verified" in world.log
 
 
+async def test_a_card_that_the_driver_cannot_tell_of_now_costs_no_pod_its_allocation(world: World) -> None:
+    """As after a start of the agent while the card hangs: it is not known then, and comes when it answers."""
+    world.bind(pod("u"))
+    known = world.inventory
+    world.inventory = Inventory(unread=frozenset({""}))
+    with pytest.raises(Transient, match="cannot tell of all cards now"):
+        await world.late_binding.pre_start(["d1"])
+    assert not world.failed
+
+    world.inventory = known
+    await world.late_binding.pre_start(["d1"])
+    assert "allocated u verified" in world.log
+
+
+async def test_a_card_that_the_node_has_not_is_refused(world: World) -> None:
+    world.bind(pod("u"))
+    world.inventory = Inventory(unread=frozenset({"another"}))
+    with pytest.raises(RefusedForGoodError, match="this node has no card A"):
+        await world.late_binding.pre_start(["d1"])
+    assert len(world.failed) == 1
+
+
 async def test_what_cannot_be_saved_reaches_no_container(world: World) -> None:
     world.bind(pod("u"))
     world.save_faults = 1

@@ -197,6 +197,9 @@ async def make():
 
 asyncio.run(make())
 """
+UNKNOWN = "999"
+PROBES = 5
+"""So many looks at the cards go by, each with probes beside it."""
 ONE_SLICE, TWO_SLICES = (0, 1), (1, 2)
 """NVML's kind and the size of a profile's place."""
 
@@ -284,3 +287,59 @@ async def test_under_mixed_each_profile_is_a_resource_that_needs_no_scheduler_of
         assert variables["NVIDIA_VISIBLE_DEVICES"] == made[1]
         world.sim_driver("lose", "0")
         await until(lambda: offered() == {}, "the card's instances to be unhealthy")
+
+
+def ever_broken(world: World) -> list[str]:
+    lines = world.agent_lines("node-event")
+    return [line["message"] for line in lines if line["reason"] in ("CardUnhealthy", "MigDeviceNotOffered")]
+
+
+async def test_under_single_mig_devices_that_the_driver_does_not_list_now_are_not_gone(world: World) -> None:
+    made = make_instances(world, (ONE_SLICE, 0), (ONE_SLICE, 2))
+    world.configuration["devices"] = {"mig_strategy": "single"}
+    async with world.kubelet():
+        world.start_agent()
+        await world.allocatable(2)
+        world.sim_driver("fail", "nvmlDeviceGetMaxMigDeviceCount", "--code", UNKNOWN)
+        await until(lambda: len(world.agent_lines("mig-devices-unreadable")) > PROBES, "some looks at the cards")
+        world.bind_pod("p", f"{made[1]},NVIDIA,4864,100:;", container(gpus=1))
+        await world.runs("p")
+        world.sim_driver("fail", "nvmlDeviceGetName", "--code", UNKNOWN)  # nor the card itself
+        await until(lambda: len(world.agent_lines("mig-devices-unreadable")) > 2 * PROBES, "more of them")
+        world.bind_pod("q", f"{made[0]},NVIDIA,4864,100:;", container(gpus=1))
+        await world.runs("q")
+    assert ever_broken(world) == []
+
+
+async def test_under_mixed_a_resource_stays_while_the_driver_does_not_list_its_devices(world: World) -> None:
+    make_instances(world, (ONE_SLICE, 0))
+    world.configuration["devices"] = {"mig_strategy": "mixed"}
+    async with world.kubelet():
+        world.start_agent()
+
+        def offered() -> str | None:
+            count: str | None = world.node()["status"].get("allocatable", {}).get("nvidia.com/mig-1g.5gb")
+            return count
+
+        await until(lambda: offered() == "1", "the resource")
+        world.sim_driver("fail", "nvmlDeviceGetMaxMigDeviceCount", "--code", UNKNOWN)
+        await until(lambda: len(world.agent_lines("mig-devices-unreadable")) > PROBES, "some looks at the cards")
+        world.bind_pod("p", None, mig_container("nvidia.com/mig-1g.5gb"))
+        await world.runs("p")
+        assert offered() == "1"
+
+
+async def test_under_single_a_pod_waits_for_mig_devices_that_were_never_listed(world: World) -> None:
+    made = make_instances(world, (ONE_SLICE, 0))
+    world.configuration["devices"] = {"mig_strategy": "single"}
+    world.start_agent()
+    async with world.kubelet(allocatable=1):
+        await world.kill_agent()
+        world.sim_driver("fail", "nvmlDeviceGetMaxMigDeviceCount", "--code", UNKNOWN)
+        world.start_agent()
+        await until(lambda: world.events("CardNotOffered"), "the event")
+        assert "does not tell its MIG devices" in world.events("CardNotOffered")[0]["message"]
+        world.sim_driver("heal")
+        await world.allocatable(1)
+        world.bind_pod("p", f"{made[0]},NVIDIA,4864,100:;", container(gpus=1))
+        await world.runs("p")

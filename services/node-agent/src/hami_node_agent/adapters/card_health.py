@@ -244,6 +244,8 @@ class Cards:
         else:
             if changed:
                 self.take()
+            if self._nvml.is_gone:
+                await self._load_anew()
         finally:
             self._being_asked.discard("")
 

@@ -309,6 +309,7 @@ class LateBinding:
     def _judge(
         self, pod: kube.Pod, holder: Holder, device_count: int, everyone: Iterable[kube.Pod]
     ) -> Entitlement | Refusal:
+        """Raises Transient where the driver must tell first which cards there are."""
         known_cards = {card.id: card for card in self._inventory.inventory.cards}
         found = entitlement.entitlement(
             pod,
@@ -319,6 +320,8 @@ class LateBinding:
             known_cards=known_cards,
         )
         if isinstance(found, Refusal):
+            if found.unknown_cards and self._inventory.inventory.may_have(found.unknown_cards):
+                raise Transient(f"{found.reason} as far as the driver tells, and it cannot tell of all cards now")
             return found
         others = [self._claims.of(other) for other in everyone if not other.is_finished and other.uid != pod.uid]
         return entitlement.overcommitted(self._claims.of(pod), others, known_cards) or found

@@ -66,6 +66,10 @@ class Nvml:
         """UUIDs by index, as last told."""
         self._events = EventSet()
         self._is_reloading = False
+        self._loadings = 0
+        """How often the library was loaded anew, or that was tried."""
+        self._gone_at: dict[str, int] = {}
+        """Cards of which the driver says only that it is gone itself: at which loading that began."""
 
     async def start(self) -> None:
         """Loads the driver. Raises DriverError."""
@@ -97,6 +101,12 @@ class Nvml:
             ) from None
         finally:
             self._is_reloading = False
+            self._loadings += 1
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the driver says so when it is asked for some card, and was not loaded anew since."""
+        return self._loadings in self._gone_at.values()
 
     async def driver_version(self) -> str:
         """Such as `570.86.15`; empty where the driver does not say."""
@@ -180,13 +190,21 @@ class Nvml:
             return None
 
     async def probe(self, uuid: str) -> str | None:
-        """Asks the card a few cheap things; what went wrong, or empty. None where it was not asked."""
+        """Asks the card a few cheap things; what went wrong, or empty.
+
+        None where nothing is known of the card: it was not asked, or the driver must be loaded anew first.
+        """
         try:
-            return await self.of_card(uuid, lambda: _probe(uuid))
+            fault = await self.of_card(uuid, lambda: _probe(uuid))
         except BeingLoadedError:
             return None
+        except DriverError as error:
+            began = self._gone_at.setdefault(uuid, self._loadings)
+            return None if began == self._loadings else str(error)
         except Transient as error:
             return str(error)
+        self._gone_at.pop(uuid, None)
+        return fault
 
     async def switch_mig_on(self, uuid: str) -> str:
         """Switches the MIG mode of a card on that nobody uses; why not, or empty."""
@@ -216,16 +234,22 @@ class Nvml:
             raise DriverError(f"faults of cards cannot be waited for: {error}") from error
 
     async def watch_events(self, uuid: str) -> str:
-        """Subscribes to the faults of a card, unless that is done; why not, or empty."""
+        """Subscribes to the faults of a card, unless that is done; why the card refuses, or empty."""
         try:
             if not self._events.watches(uuid):
                 await self.of_card(uuid, lambda: self._events.watch(uuid))
-        except (pynvml.NVMLError, Transient) as error:
+        except BeingLoadedError:
+            return ""
+        except pynvml.NVMLError as error:
+            return "" if error.value in DRIVER_GONE else str(error)
+        except Transient as error:
             return str(error)
         return ""
 
     async def drop_events(self) -> None:
-        """Nothing is subscribed to any more; what was waited for failed."""
+        """Nothing is subscribed to any more; what was waited for failed. A wait that hangs keeps all as it is."""
+        if self._waiting.is_overdue:
+            return
         with contextlib.suppress(DriverError):
             await self._generally(self._events.drop)
 
@@ -258,10 +282,14 @@ def _memory(handle: object) -> tuple[int | None, str]:
 
 
 def _probe(uuid: str) -> str:
+    """Raises DriverError where the fault is the driver's."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         pynvml.nvmlDeviceGetPciInfo(handle)
+        with contextlib.suppress(pynvml.NVMLError_NotSupported):
+            pynvml.nvmlDeviceGetMemoryInfo(handle)
     except pynvml.NVMLError as error:
+        if error.value in DRIVER_GONE:
+            raise DriverError(str(error), is_gone=True) from error
         return "the card is lost" if error.value in _LONG_GONE else str(error)
-    _, fault = _memory(handle)
-    return fault
+    return ""

@@ -68,15 +68,23 @@ class EventSet:
         self._watched = {}
 
     def watch(self, uuid: str) -> None:
-        """Raises NVMLError. A card without such events counts as watched: its probes say what there is to say."""
+        """Raises NVMLError. A card without such events counts as watched: its probes say what there is to say.
+
+        Where all is dropped meanwhile, this subscribes to nothing.
+        """
+        into, watched = self._set, self._watched
+        if into is None:
+            return
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         try:
             kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _WANTED
-            pynvml.nvmlDeviceRegisterEvents(handle, kinds, self._set)
+            pynvml.nvmlDeviceRegisterEvents(handle, kinds, into)
         except pynvml.NVMLError as error:
+            if into is not self._set:
+                return
             if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
                 raise
-        self._watched[_address(handle)] = uuid
+        watched[_address(handle)] = uuid
 
     def wait(self, timeout_ms: int) -> CriticalEvent | None:
         """The next fault, or None when there was none in that time. Raises DriverError. Asks nothing of any card."""

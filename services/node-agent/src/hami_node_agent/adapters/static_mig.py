@@ -25,7 +25,7 @@ from hami_node_agent.core import mig_uuid, static_mig
 from hami_node_agent.core.device_lists import DeviceRules, VisibleDevice
 from hami_node_agent.core.grant import Grant
 from hami_node_agent.core.health import HealthBook
-from hami_node_agent.core.inventory import CardFacts, Discovery, is_hidden
+from hami_node_agent.core.inventory import CardFacts, Discovery, UnreadableCard, is_hidden
 from hami_node_agent.core.node_options import NodeOptions
 from hami_node_agent.core.static_mig import MigStrategy, StaticInstance, StaticOffer
 from hami_node_agent.metrics import NodeAgentMetrics
@@ -64,6 +64,8 @@ class StaticMigNvml(Nvml):
         self._capabilities_problem = ""
         self._known: dict[str, StaticInstance] = {}
         """MIG devices by UUID."""
+        self._listed: dict[str, tuple[CardFacts, list[StaticInstance] | None]] = {}
+        """Cards as they were told last, with their MIG devices, by UUID: what cannot be asked now is not gone."""
         self.offer = StaticOffer(cards=())
         self.on_fault: list[Callable[[CriticalEvent], None]] = []
         """Told of faults of cards whose MIG devices have resources of their own."""
@@ -76,22 +78,34 @@ class StaticMigNvml(Nvml):
         found = await super().discover()
         if self._strategy == "none":
             return found
-        cards = [card for card in found.cards if not is_hidden(card, self._options)]
+        silent = [self._listed[card.uuid][0] for card in found.unreadable if card.uuid in self._listed]
+        cards = [card for card in (*found.cards, *silent) if not is_hidden(card, self._options)]
         listed = await asyncio.gather(*(self._mig_devices(card) for card in cards))
         instances = [instance for each in listed for instance in each or ()]
         in_mig_mode = frozenset(card.uuid for card, each in zip(cards, listed, strict=True) if each is not None)
         self._capabilities = await asyncio.to_thread(self._read_capabilities)
         self.offer = static_mig.static_offer(cards, in_mig_mode, instances, self._strategy, self._capabilities)
         self._known = {instance.uuid: instance for instance in instances}
-        return Discovery(cards=self.offer.cards, unreadable=found.unreadable, problems=self.offer.problems)
+        untold = (
+            UnreadableCard(index=card.index, uuid="", reason="the driver does not tell its MIG devices")
+            for card in cards
+            if card.uuid not in self._listed
+        )
+        return Discovery(cards=self.offer.cards, unreadable=(*found.unreadable, *untold), problems=self.offer.problems)
 
     async def _mig_devices(self, card: CardFacts) -> list[StaticInstance] | None:
-        """None of a card that is not in MIG mode. One that cannot be asked is not offered as a whole."""
+        """None of a card that is not in MIG mode.
+
+        One that cannot be asked has what it had, and its health says the rest; before it told anything it is not
+        offered as a whole.
+        """
         try:
-            return await self.of_card(card.uuid, lambda: _instances_of(card))
+            found = await self.of_card(card.uuid, lambda: _instances_of(card))
         except (pynvml.NVMLError, Transient) as error:
             log.warning("mig-devices-unreadable", card=card.uuid, reason=str(error))
-            return []
+            return self._listed[card.uuid][1] if card.uuid in self._listed else []
+        self._listed[card.uuid] = (card, found)
+        return found
 
     def _read_capabilities(self) -> dict[str, int]:
         try:
@@ -100,7 +114,7 @@ class StaticMigNvml(Nvml):
             if str(error) != self._capabilities_problem:
                 self._capabilities_problem = str(error)
                 log.warning("mig-capabilities-unknown", path=str(self._capabilities_file), reason=str(error))
-            return {}
+            return dict(self._capabilities)
 
     def instances(self) -> dict[str, VisibleDevice]:
         """What containers are told of MIG devices with resources of their own."""

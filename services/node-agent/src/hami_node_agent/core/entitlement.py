@@ -29,6 +29,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence: what to change."""
     holders: tuple[str, ...] = ()
     """UIDs of pods that hold the card, where the reason is that it is taken."""
+    unknown_cards: tuple[str, ...] = ()
+    """Where the reason is that they are not this node's."""
 
 
 class Entitlement(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +128,8 @@ def _checked(
         return Refusal(reason=f"{where}: {len(slices)} cards are allocated, but kubelet gave it {device_count}")
     unknown = sorted({piece.card_id for piece in slices if piece.card_id not in known_cards})
     if unknown:
-        return Refusal(reason=f"{where}: this node has no card {listed(unknown)} (node {node_name})")
+        reason = f"{where}: this node has no card {listed(unknown)} (node {node_name})"
+        return Refusal(reason=reason, unknown_cards=tuple(unknown))
     if len({(piece.card_id, piece.placement) for piece in slices}) < len(slices):
         return Refusal(reason=f"{where}: one card is allocated to it twice")
     faults = [_fault(piece, known_cards[piece.card_id].mode) for piece in slices]

@@ -98,6 +98,12 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """Cards that are not offered, or not as they should be, and what to change."""
     pair_scores: tuple[PairScores, ...] | None = None
     """How well the offered cards are connected; None where that is not published."""
+    unread: frozenset[str] = frozenset()
+    """UUIDs of cards that are not offered only because the driver cannot tell of them now; empty: it never told it."""
+
+    def may_have(self, card_ids: Iterable[str]) -> bool:
+        """Whether all of these, which are not offered, may be offered once the driver tells of its cards."""
+        return bool(self.unread) and ("" in self.unread or self.unread.issuperset(card_ids))
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -145,16 +151,16 @@ def take_inventory(
 ) -> Inventory:
     """What the node offers. One card's fault costs only that card."""
     offered: list[OfferedCard] = []
-    problems = [
-        f"the card at index {card.index} is not offered: it cannot be read: {card.reason}"
-        for card in unreadable
-        if not card.uuid and card.index not in options.hidden_indexes
-    ]
+    nameless = [card for card in unreadable if not card.uuid and card.index not in options.hidden_indexes]
+    problems = [f"the card at index {card.index} is not offered: it cannot be read: {card.reason}" for card in nameless]
+    unread = {card.uuid for card in nameless}
     for fact in sorted(facts, key=lambda fact: fact.index):
         if is_hidden(fact, options):
             continue
         memory_mib = _memory_mib(fact, options, problems)
         if memory_mib is None:
+            if fact.memory_fault:
+                unread.add(fact.uuid)
             continue
         mig = _mig_offer(fact, options, problems) if options.operating_mode == MIG else None
         if mig is not None and not mig.profiles:
@@ -185,7 +191,7 @@ def take_inventory(
                 capability_nodes=fact.capability_nodes,
             )
         )
-    return Inventory(offered=tuple(offered), problems=tuple(problems))
+    return Inventory(offered=tuple(offered), problems=tuple(problems), unread=frozenset(unread))
 
 
 def annotation_to_write(current: str | None, wanted: str, *, has_cards: bool) -> str | None:
