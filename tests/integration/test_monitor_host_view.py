@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from hami_monitor.core.host import HostCard, HostReading
 BUILD = Path(__file__).resolve().parents[2] / "libvgpu/build"
 CARDS = ("GPU-host-view-0001", "GPU-host-view-0002", "GPU-host-view-0003")
 MIB = 1 << 20
+VERSION_MISMATCH = "18"
 MAKE_INSTANCE = """
 import ctypes, pynvml
 pynvml.nvmlInit()
@@ -37,7 +39,7 @@ for _ in sys.stdin:
 class Machine:
     """A simulated machine, and a process that reads its cards when told to."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, library_folder: Path = BUILD / "sim") -> None:
         described = {
             "driver_version": "570.124.06",
             "cuda_version": "12.8",
@@ -58,10 +60,10 @@ class Machine:
             **{name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH")},
             "HAMI_SIM_DRIVER": str(root / "driver.json"),
             "HAMI_SIM_STATE": str(root / "state"),
-            "LD_LIBRARY_PATH": str(BUILD / "sim"),
+            "LD_LIBRARY_PATH": str(library_folder),
         }
         self._reader = subprocess.Popen(
-            [sys.executable, "-c", READER, str(BUILD / "sim")],
+            [sys.executable, "-c", READER, str(library_folder)],
             env=self.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -77,6 +79,11 @@ class Machine:
 
     def card(self, index: int) -> HostCard:
         return self.read().cards[index]
+
+    def libraries(self) -> set[str]:
+        """Files of the driver's library that the reader has loaded."""
+        maps = Path(f"/proc/{self._reader.pid}/maps").read_text(encoding="utf-8")
+        return {line.rpartition("/")[2] for line in maps.splitlines() if "/libnvidia-ml.so" in line}
 
     def driver(self, *command: str) -> None:
         subprocess.run([BUILD / "bin/sim-driver", *command], env=self.environment, check=True)
@@ -218,3 +225,28 @@ def test_one_failing_query_costs_its_own_values_only(machine: Machine, query: st
     assert bool(ill.failures) == (query != "nvmlDeviceRegisterEvents"), "cards are registered once"
     machine.driver("heal")
     assert machine.read() == well
+
+
+def test_a_driver_of_another_version_is_loaded_without_a_restart_of_the_monitor(tmp_path: Path) -> None:
+    """The library that is loaded says ever after that the kernel has another version."""
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    for version in ("570", "580"):
+        shutil.copyfile(BUILD / "sim/libnvidia-ml.so.1", folder / f"libnvidia-ml.so.{version}")
+    library = folder / "libnvidia-ml.so.1"
+    library.symlink_to("libnvidia-ml.so.570")
+    machine = Machine(tmp_path, folder)
+    try:
+        well = machine.read()
+        assert (well.problem, machine.libraries()) == ("", {"libnvidia-ml.so.570"})
+
+        library.unlink()
+        machine.driver("fail", "nvmlDeviceGetCount_v2", "--code", VERSION_MISMATCH, "--times", "1")
+        assert "version mismatch" in machine.read().problem
+        assert "libnvidia-ml.so.1" in machine.read().problem  # there is none
+
+        library.symlink_to("libnvidia-ml.so.580")
+        assert machine.read() == well
+        assert machine.libraries() == {"libnvidia-ml.so.580"}
+    finally:
+        machine.end()

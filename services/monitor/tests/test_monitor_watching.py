@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 from hami_model import events
 from hami_model.limits_page import LimitsPage
@@ -264,6 +265,50 @@ async def test_a_process_without_a_slot_is_told_of_once_from_the_second_sample_o
                 found = await watched.next_period()
             assert found.enforcement.unheld == ()
     assert [entry["reason"] for entry in logs if entry["event"] == "slice-not-enforced"] == ["no-slot"]
+
+
+def not_enforced(watched: Watched) -> list[int]:
+    found = [events.decode(payload) for _, payload, _ in watched.sink.sent]
+    return [event.pid for event in found if isinstance(event, events.SliceNotEnforced)]
+
+
+async def test_while_the_driver_hangs_nobody_is_suspected_twice_by_the_same_view_of_the_cards() -> None:
+    """As a process that has given its slot back, and whose end hangs in the driver."""
+    watched = Watched()
+    watched.pods_known.set()
+    watched.driver.reading = HostReading(cards=(host_card(CARD_A, 0, HostProcess(pid=5, memory_used_bytes=7)),))
+    async with watched.running():
+        await watched.sampled()
+        watched.driver.answers.clear()
+        for _ in range(2):
+            watched.clock.advance(PERIOD_SECONDS)
+            found = await watched.sampled(sleeping=1)
+            assert {suspect.pid for suspect in found.enforcement.suspects} == {5}
+        assert not_enforced(watched) == []
+        watched.driver.answers.set()
+        for _ in range(3):
+            await watched.next_period()
+        assert not_enforced(watched) == [5]
+
+
+@pytest.mark.parametrize("allocated", [None, ""], ids=["a slice that is not enforced", "out of band"])
+async def test_who_was_told_of_is_not_told_of_again_because_the_driver_was_silent(allocated: str | None) -> None:
+    watched = Watched()
+    watched.pods_known.set()
+    watched.pods.server_answers.set()
+    if allocated is not None:
+        watched.pods.pods = watched.pods.at_the_server = [pod(allocated=allocated)]
+    told = HostReading(cards=(host_card(CARD_A, 0, HostProcess(pid=5, memory_used_bytes=7)),))
+    silent = HostReading(cards=(msgspec.structs.replace(told.cards[0], processes=None),))
+    async with watched.running():
+        await watched.sampled()
+        for reading in (told, silent, told, HostReading(problem="uninitialised"), told):
+            watched.driver.reading = reading
+            for _ in range(4):
+                await watched.next_period()
+    expected = [("other-pod", 5)] if allocated is not None else []
+    assert out_of_band(watched) == expected
+    assert not_enforced(watched) == ([] if allocated is not None else [5])
 
 
 def out_of_band(watched: Watched) -> list[tuple[str, int]]:

@@ -6,7 +6,7 @@ The driver has a loop of its own, since a call into a sick driver may take minut
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from threading import Thread
 
@@ -16,7 +16,9 @@ from hami_model import events
 from hami_model.limits_page import LimitsPage
 
 from hami_monitor.core.announcements import enforcement_events, out_of_band_events, usage_events
+from hami_monitor.core.card_users import OutOfBandProcess
 from hami_monitor.core.container_folder import FolderOwner, FolderReading
+from hami_monitor.core.enforcement import UnheldProcess
 from hami_monitor.core.host import HostReading
 from hami_monitor.core.process_trace import ProcessKey, ProcessTrace
 from hami_monitor.core.sample import Sample, take_sample
@@ -39,6 +41,8 @@ class HostWatch:
         self._last = HostReading(problem="the driver has not answered yet")
         self._read_at: float | None = None
         self._logged = ""
+        self.answers = 0
+        """How often the driver has answered."""
         self.answered = asyncio.Event()
 
     async def run(self) -> None:
@@ -57,6 +61,7 @@ class HostWatch:
 
     def _take(self, reading: HostReading) -> None:
         self._last, self._read_at = reading, self._clock.monotonic()
+        self.answers += 1
         for query, count in reading.failures.items():
             self._metrics.driver_failures.labels(query).inc(count)
         state = reading.problem or f"{len(reading.cards)} cards, failing queries: {sorted(reading.failures) or 'none'}"
@@ -126,6 +131,10 @@ class Sampler:
         self._metrics = metrics
         self._clock = clock
         self._problems: dict[FolderOwner, str] = {}
+        self._suspected: frozenset[ProcessKey] = frozenset()
+        self._suspected_out_of_band: frozenset[ProcessKey] = frozenset()
+        """By the last sample that had another view of the cards: one view is no second witness of itself."""
+        self._answers_seen = 0
         self._told: frozenset[ProcessKey] = frozenset()
         self._told_out_of_band: frozenset[ProcessKey] = frozenset()
         self._listed_since: frozenset[ProcessKey] = frozenset()
@@ -146,7 +155,7 @@ class Sampler:
 
     async def look(self) -> None:
         """Takes one sample and announces it. Where the machine has no room to read, the last one stays."""
-        host = self._host.latest()
+        host, answers = self._host.latest(), self._host.answers
         pids = {process.pid for card in host.cards for process in card.processes or ()}
         began = self._clock.monotonic()
         try:
@@ -154,6 +163,10 @@ class Sampler:
         except OSError as error:
             log.warning("not-sampled", why=str(error))
             return
+        if answers != self._answers_seen and self.last is not None:
+            self._suspected = self.last.enforcement.suspects
+            self._suspected_out_of_band = self._to_be_told_of(self.last)
+        self._answers_seen = answers
         sample = take_sample(
             node=self._node,
             at_seconds=self._clock.now().timestamp(),
@@ -161,9 +174,9 @@ class Sampler:
             folders=folders,
             host=host,
             traces=traces,
-            suspected=self.last.enforcement.suspects if self.last is not None else (),
+            suspected=self._suspected,
             pages=pages,
-            suspected_out_of_band=self._suspected_out_of_band(),
+            suspected_out_of_band=self._suspected_out_of_band,
         )
         self._metrics.sample_seconds.observe(self._clock.monotonic() - began)
         self._metrics.implausible.inc(sample.implausible)
@@ -171,20 +184,20 @@ class Sampler:
         self.last = sample
         self._list_pods_for(sample.out_of_band.by_pods)
         unheld = tuple(enforcement_events(sample, told=self._told, source=self._source))
-        self._told = frozenset(process.key for process in sample.enforcement.unheld)
+        self._told = _told_now(sample, self._told, sample.enforcement.unheld, sample.enforcement.suspects)
         self._log_unheld(unheld)
         outside = tuple(out_of_band_events(sample, told=self._told_out_of_band, source=self._source))
-        self._told_out_of_band = frozenset(process.key for process in sample.out_of_band.processes)
+        self._told_out_of_band = _told_now(
+            sample, self._told_out_of_band, sample.out_of_band.processes, sample.out_of_band.suspects
+        )
         self._log_out_of_band(outside)
         if self._sink is not None:
             for event in (*usage_events(sample, source=self._source), *unheld, *outside):
                 self._sink.publish(event.subject(self._prefix), events.encode(event), events.headers(event))
 
-    def _suspected_out_of_band(self) -> frozenset[ProcessKey]:
-        """By the sample before, those apart whose pod may be one that the watch has not told of."""
-        if self.last is None:
-            return frozenset()
-        found = self.last.out_of_band
+    def _to_be_told_of(self, before: Sample) -> frozenset[ProcessKey]:
+        """Suspected by the sample before, those apart whose pod may be one that the watch has not told of."""
+        found = before.out_of_band
         return found.suspects - (found.by_pods - self._listed_since)
 
     def _list_pods_for(self, suspects: frozenset[ProcessKey]) -> None:
@@ -248,3 +261,14 @@ class Sampler:
             if self._problems.get(owner) != problem:
                 log.warning("region-unreadable", pod_uid=owner.pod_uid, container=owner.container, problem=problem)
         self._problems = problems
+
+
+def _told_now(
+    sample: Sample,
+    before: frozenset[ProcessKey],
+    found: Iterable[UnheldProcess | OutOfBandProcess],
+    suspects: frozenset[ProcessKey],
+) -> frozenset[ProcessKey]:
+    """Processes that were told of. Who is not seen because the driver does not say was told of all the same."""
+    is_whole = not sample.host_problem and all(card.host.processes is not None for card in sample.cards)
+    return frozenset(process.key for process in found) | (before & suspects if is_whole else before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 from pathlib import Path
 from typing import Final
@@ -44,18 +45,24 @@ class NvmlHost:
             self._open()
             count = pynvml.nvmlDeviceGetCount()
         except (pynvml.NVMLError, OSError) as error:
+            problem = f"{LIBRARY}: {error}"  # in the library's words, so before it is let go
             self.close()
-            return HostReading(problem=f"{LIBRARY}: {error}")
+            return HostReading(problem=problem)
         cards = [card for index in range(count) if (card := self._card(index)) is not None]
         told = self._xids.counted(cards, self._ask)
         return HostReading(cards=told, failures=dict(self._ask.failures))
 
     def close(self) -> None:
-        """Lets the driver go; the next reading opens it anew."""
+        """Lets the driver go; the next reading opens it anew, of whatever version it is then."""
         if self._is_open:
             self._is_open = False
             self._xids.let_go(self._ask)
             self._ask("shutdown", pynvml.nvmlShutdown)
+        loaded = [library for library in (pynvml.nvmlLib, self._library) if library is not None]
+        pynvml.nvmlLib = self._library = None
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001  # functions of the library that goes
+        for library in loaded:
+            _ctypes.dlclose(library._handle)  # noqa: SLF001  # ctypes has no other way
 
     def _open(self) -> None:
         if self._is_open:
