@@ -689,19 +689,6 @@ async def test_a_bind_that_waited_too_long_leaves_the_lock_of_the_other(
     assert await used_mib(impatient) == 1000
 
 
-async def test_a_freed_lock_wakes_the_pod_that_waited_for_it_in_vain(fake_kube: FakeKube, impatient: Scheduler) -> None:
-    first, second = fake_kube.put("pods", pod("a")), fake_kube.put("pods", pod("b"))
-    await impatient.filter(first, ["n1"])
-    await impatient.bind(first, "n1")
-    await impatient.filter(second, ["n1"])
-    assert "node lock contention" in (await impatient.bind(second, "n1"))["Error"]
-    assert wakes(fake_kube, "b") == 0
-    freed = fake_kube.get("nodes", "n1")
-    del freed["metadata"]["annotations"][keys.NODE_LOCK]
-    fake_kube.put("nodes", freed)
-    await eventually(lambda: wakes(fake_kube, "b") >= 1)
-
-
 @pytest.mark.parametrize("code", [403, 404, 409, 503])
 async def test_a_bind_that_failed_gives_its_lock_back(fake_kube: FakeKube, locking: Scheduler, code: int) -> None:
     created = fake_kube.put("pods", pod("a"))

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from hami_chassis.clock import Clock
 from hami_chassis.kube.events import ObjectReference
 from hami_chassis.log import get_logger
-from hami_model import events, kube, requests
+from hami_model import events, keys, kube, requests
+from hami_model.errors import InvalidRequestError, MalformedAnnotation
 from hami_model.ids import AllocationId
 from hami_model.lifecycle import ExpiryCause
 
@@ -54,8 +55,8 @@ class Bookkeeper:
         """Pods that the last filter call found no node for, by UID."""
         self.binding: set[str] = set()
         """UIDs of pods whose Binding is under way or has an unknown outcome: nothing else may touch their slices."""
-        self._lost_lock: dict[str, dict[str, RejectedPod]] = {}
-        """By node and UID: pods whose bind waited for the node's lock in vain."""
+        self._lost_lock: dict[str, RejectedPod] = {}
+        """By UID: pods whose bind waited in vain for the lock of the only candidate."""
         self.in_charge = False
         """Whether this process decides and speaks; see `Term`."""
         self._announcements = announcements
@@ -106,14 +107,14 @@ class Bookkeeper:
             return  # what is unbound now may be bound in a moment: the outcome of the bind decides
         change = self.ledger.upsert_pod(pod, self._clock.now())
         if pod.assigned_node:
-            self.rejected.pop(pod.uid, None)
+            self._waits_no_more(pod.uid)
         if self.in_charge:
             self._tell_pod_change(pod, change)
 
     def pod_gone(self, pod: kube.Pod, reason: str) -> None:
         """The pod object is gone, or the pod has ended. `pod` is what was last known of it."""
         change = self.ledger.remove_pod(pod.uid)
-        self.rejected.pop(pod.uid, None)
+        self._waits_no_more(pod.uid)
         if not self.in_charge:
             return
         if change.released is not None:
@@ -218,7 +219,7 @@ class Bookkeeper:
             known = self.ledger.bound_pods.get(reservation.uid)
             if known is None or known.allocation_id != reservation.allocation_id:
                 return False
-        self.rejected.pop(reservation.uid, None)
+        self._waits_no_more(reservation.uid)
         self._publish(self._announcements.allocating(reservation, self._clock.now()))
         return True
 
@@ -229,25 +230,31 @@ class Bookkeeper:
             self.ledger.expire(reservation.uid, cause)
             self._end(reservation, cause, reason)
 
-    def lost_lock(self, reservation: Reservation) -> None:
-        """Another pod held the node's lock for too long: this one is woken when it is free."""
-        pod = self._pod_of(reservation.uid)
-        if pod is not None:
+    def lost_lock(self, pod: kube.Pod, node: str) -> None:
+        """Another pod held the node's lock for too long, and the bind failed: this one is woken when it is free."""
+        if not self.in_charge:
+            return
+        try:
             request = requests.pod_request(pod, self.ledger.config, self.ledger.policies)
-            self._lost_lock.setdefault(reservation.node, {})[pod.uid] = _waiting(pod, request, [reservation.node])
+        except (InvalidRequestError, MalformedAnnotation):
+            return  # its annotations were changed: no lock keeps it from running any more
+        self._lost_lock[pod.uid] = _waiting(pod, request, [node])
+        seen = self.ledger.node(node)
+        if seen is not None and keys.NODE_LOCK not in seen.annotations:
+            self.lock_freed(node)  # since the last look
 
     def lock_freed(self, node: str) -> None:
         """The node's lock went away."""
-        for uid, waiting in self._lost_lock.pop(node, {}).items():
-            pod = self._pod_of(uid)
-            placed = uid in self.ledger.reservations or uid in self.ledger.bound_pods
-            if pod is not None and not pod.assigned_node and not placed:
-                self.rejected.setdefault(uid, waiting)
+        for uid, waiting in list(self._lost_lock.items()):
+            if waiting.candidates == (node,):
+                del self._lost_lock[uid]
+                if uid not in self.ledger.reservations:
+                    self.rejected.setdefault(uid, waiting)
         self._alarm.capacity_grew("lock-freed", watched=False)
 
     def forget(self, uid: str) -> None:
         """The server says that there is no such live pod, though no watch told of its end."""
-        self.rejected.pop(uid, None)
+        self._waits_no_more(uid)
         change = self.ledger.remove_pod(uid)
         self._tell_expiry(change)
         if change.released is not None and self.in_charge:
@@ -259,6 +266,10 @@ class Bookkeeper:
         self._board.emit(pod, reason=notice.reason, message=notice.message, event_type=notice.event_type)
 
     # ---- telling -----------------------------------------------------------------------------------------------
+
+    def _waits_no_more(self, uid: str) -> None:
+        self.rejected.pop(uid, None)
+        self._lost_lock.pop(uid, None)
 
     def _note_rejection(self, pod: kube.Pod, node_names: list[str], answer: FilterAnswer) -> None:
         if answer.rejection is None:

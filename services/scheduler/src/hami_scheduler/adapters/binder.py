@@ -160,9 +160,11 @@ class Binder:
             try:
                 lock = await self._locks.take(reservation.node, owner, wait_seconds=self._settings.lock_wait_seconds)
             except LockNotTakenError as error:
-                if error.timed_out:
-                    self._bookkeeper.lost_lock(reservation)
-                return self._failed(reservation, "lock-timeout" if error.timed_out else "gone", str(error))
+                if not error.timed_out:
+                    return self._failed(reservation, "gone", str(error))
+                outcome = self._failed(reservation, "lock-timeout", str(error))
+                await self._wait_for_lock(reservation)
+                return outcome
             except (Transient, Permanent) as error:
                 return self._failed(reservation, "away", str(error))
         outcome = await self._write(asked, reservation, began)
@@ -171,6 +173,16 @@ class Binder:
         elif outcome.end == "unknown":
             self._unsettled.put_nowait((reservation, lock))
         return outcome
+
+    async def _wait_for_lock(self, reservation: Reservation) -> None:
+        """The pod is woken when the lock is free, unless it cannot be read: kube-scheduler tries it again by itself."""
+        try:
+            pod = await self._read(reservation.namespace, reservation.name, reservation.uid)
+        except (Transient, Permanent) as error:
+            log.warning("not-woken-by-lock", pod_uid=reservation.uid, reason=str(error))
+            return
+        if pod is not None and not pod.assigned_node:
+            self._bookkeeper.lost_lock(pod, reservation.node)
 
     async def _write(self, asked: BindArguments, reservation: Reservation, began: float) -> Outcome:
         timeout = binding.bind_timeout_seconds(
