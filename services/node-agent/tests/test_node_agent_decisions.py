@@ -64,6 +64,21 @@ def test_a_failing_probe_makes_a_card_unhealthy() -> None:
     assert (change.healthy, change.cause, change.detail) == (False, "probe-failed", "the card is lost")
 
 
+def test_what_the_driver_says_of_a_card_that_a_probe_found_broken_is_told_once() -> None:
+    """A card that falls off the bus fails its probe as well, and either may be heard of first."""
+    book = HealthBook(HealthPolicy(clean_probes=2))
+    assert book.probed(A, "the card is lost") is not None
+    change = book.critical_event(A, 79)
+
+    assert change is not None
+    assert (change.healthy, change.cause, change.xid) == (False, "xid", 79)
+    assert book.critical_event(A, 79) is None
+    assert book.probed(A, "the card is lost") is None
+    assert book.probed(A, "") is None
+    assert book.critical_event(A, 79) is None
+    assert [book.probed(A, "") is None for _ in range(2)] == [True, False]
+
+
 def test_what_is_to_be_watched_wins_over_what_is_to_be_ignored() -> None:
     assert health.health_policy(ignored=[79], watched=[13, 79]).ignored_xids == health.APPLICATION_XIDS - {13}
 

@@ -12,11 +12,12 @@ import pytest
 from hami_chassis.clock import SystemClock
 from hami_chassis.kube import KubeClient, KubeSettings
 from hami_chassis.metrics import ChassisMetrics
-from hami_model import keys, kube, register
+from hami_model import events, keys, kube, register
 from hami_model.cards import Card
 from hami_model.ids import CardId
 from hami_model.vendors import vendor
 from hami_node_agent.adapters.node import LockRelease, NodeRegistration, NodeWatch
+from hami_node_agent.core.health import HealthChange
 from hami_node_agent.core.outcome import Origin
 from hami_node_agent.metrics import NodeAgentMetrics
 from hami_sim.fake_kube import FakeKube
@@ -37,8 +38,14 @@ def pod(uid: str, phase: str) -> dict[str, Any]:
     }
 
 
-class Silence:
-    def publish(self, *_message: object) -> None: ...
+class Told:
+    """What was published."""
+
+    def __init__(self) -> None:
+        self.events: list[events.Event | events.UnknownEvent] = []
+
+    def publish(self, _subject: str, payload: bytes, _headers: object) -> None:
+        self.events.append(events.decode(payload))
 
 
 class World:
@@ -50,12 +57,13 @@ class World:
         self.metrics = NodeAgentMetrics(CollectorRegistry())
         self.watch = NodeWatch(client, "n1", NVIDIA, metrics=chassis, clock=clock)
         self.seen_pods: list[kube.Pod] = []
+        self.told = Told()
         self.registration = NodeRegistration(
             client,
             self.watch,
             NVIDIA,
             Origin(source="/hami/node-agent/n1", node="n1", prefix="hami"),
-            sink=Silence(),
+            sink=self.told,
             used_by=lambda _card: (),
             heartbeat_seconds=3600.0,
             metrics=self.metrics,
@@ -111,6 +119,18 @@ async def test_what_is_offered_again_is_written_though_the_watch_still_shows_it(
             wanted = register.encode(NVIDIA, cards, "late-binding")
             await eventually(lambda: world.annotations.get(NVIDIA.register_key) == wanted)  # noqa: B023
         assert world.fake.count("patch", "nodes") == 3
+
+
+async def test_of_what_changed_within_one_patch_the_last_of_each_card_is_told(world: World) -> None:
+    """They have one id, so a second one would be taken for a repetition: here the one that says with what it broke."""
+    world.registration.begin("late-binding")
+    for cause, xid in (("probe-failed", None), ("xid", 79)):
+        change = HealthChange(card_id=CardId("GPU-1"), healthy=False, cause=cause, xid=xid)
+        world.registration.offer(SICK, (change,))
+    async with world.running():
+        await eventually(lambda: any(isinstance(event, events.InventoryReported) for event in world.told.events))
+    told = [event for event in world.told.events if isinstance(event, events.CardHealthChanged)]
+    assert [(event.healthy, event.cause, event.xid) for event in told] == [(False, "xid", 79)]
 
 
 async def test_a_lock_stays_for_a_pod_though_an_earlier_one_of_its_name_is_done(world: World) -> None:

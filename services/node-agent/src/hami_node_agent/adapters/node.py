@@ -222,21 +222,25 @@ class NodeRegistration:
     def _announce(self, text: str, handoff: Handoff) -> None:
         now, cards = self._clock.now(), self._cards or ()
         changes, self._changes = self._changes, []
+        # What changed within one patch has one id by card and state; then what was said last holds.
+        told: dict[str, events.CardHealthChanged] = {}
         for change in changes:
-            self._publish(
-                events.CardHealthChanged(
-                    source=self._origin.source,
-                    time=now,
-                    node=self._origin.node,
-                    vendor=self._descriptor.word,
-                    card_id=change.card_id,
-                    healthy=change.healthy,
-                    cause=change.cause,
-                    xid=change.xid,
-                    resource_version=self._written_version,
-                    used_by=self._used_by(change.card_id),
-                )
+            event = events.CardHealthChanged(
+                source=self._origin.source,
+                time=now,
+                node=self._origin.node,
+                vendor=self._descriptor.word,
+                card_id=change.card_id,
+                healthy=change.healthy,
+                cause=change.cause,
+                xid=change.xid,
+                resource_version=self._written_version,
+                used_by=self._used_by(change.card_id),
             )
+            told.pop(event.id, None)
+            told[event.id] = event
+        for event in told.values():
+            self._publish(event)
         is_due = self._clock.monotonic() - self._said_at >= self._heartbeat_seconds
         if text != self._said or changes or is_due:
             self._publish(

@@ -31,7 +31,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A card went from healthy to unhealthy or back."""
+    """A card went from healthy to unhealthy or back, or the driver said with what one broke that a probe had found so."""
 
     card_id: CardId
     healthy: bool
@@ -42,6 +42,8 @@ class HealthChange(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Fault(msgspec.Struct, frozen=True):
     clean_probes: int = 0
+    by_driver: bool = False
+    """Whether the driver reported it; else only a probe found it."""
 
 
 class HealthBook:
@@ -60,30 +62,34 @@ class HealthBook:
         return frozenset(self._faults)
 
     def critical_event(self, card_id: CardId, xid: int | None, detail: str = "") -> HealthChange | None:
-        """The driver reported an XID for the card; None: a memory error that it cannot correct."""
+        """The driver reported an XID for the card; None: a memory error that it cannot correct.
+
+        It is news also where a probe has found the card broken before: only the driver says with what.
+        """
         if not self._policy.watches_events or xid in self._policy.ignored_xids:
             return None
         cause = CAUSE_MEMORY if xid is None else CAUSE_XID
-        return self._fault(card_id, HealthChange(card_id=card_id, healthy=False, cause=cause, xid=xid, detail=detail))
+        change = HealthChange(card_id=card_id, healthy=False, cause=cause, xid=xid, detail=detail)
+        known = self._faults.get(card_id)
+        self._faults[card_id] = _Fault(by_driver=True)
+        return None if known is not None and known.by_driver else change
 
     def probed(self, card_id: CardId, fault: str) -> HealthChange | None:
         """The card was asked; `fault` is empty when it answered as it should."""
-        if fault:
-            return self._fault(card_id, HealthChange(card_id=card_id, healthy=False, cause=CAUSE_PROBE, detail=fault))
         known = self._faults.get(card_id)
+        if fault:
+            self._faults[card_id] = _Fault(by_driver=known is not None and known.by_driver)
+            if known is not None:
+                return None
+            return HealthChange(card_id=card_id, healthy=False, cause=CAUSE_PROBE, detail=fault)
         if known is None:
             return None
         clean = known.clean_probes + 1
         if clean < self._policy.clean_probes:
-            self._faults[card_id] = _Fault(clean)
+            self._faults[card_id] = _Fault(clean, by_driver=known.by_driver)
             return None
         del self._faults[card_id]
         return HealthChange(card_id=card_id, healthy=True, cause=CAUSE_RECOVERED)
-
-    def _fault(self, card_id: CardId, change: HealthChange) -> HealthChange | None:
-        is_news = card_id not in self._faults
-        self._faults[card_id] = _Fault()
-        return change if is_news else None
 
 
 def health_policy(
