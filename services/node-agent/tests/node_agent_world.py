@@ -131,6 +131,8 @@ class World:
                 library_dir=str(SIMULATED_DRIVER), environment={"HAMI_SIM_DRIVER": str(self.description)}
             ),
         )
+        self.stand_in: KubeletStandIn | None = None
+        """The kubelet that runs."""
         self.agent: Program | None = None
         self.agent_starts = 0
 
@@ -300,6 +302,8 @@ class World:
                 events=RecordedEvents(recorder),
                 log_server=logs,
             )
+            self.stand_in = stand_in
+            stack.callback(setattr, self, "stand_in", None)
             await stack.enter_async_context(stand_in.running())
             if allocatable is not None:
                 await self.allocatable(allocatable)
@@ -312,8 +316,18 @@ class World:
             seen.get("status", {}).get("allocatable", {}).pop("nvidia.com/gpu", None)
             self.fake.put("nodes", seen)
 
+    def _known_to_kubelet(self) -> int:
+        """Healthy devices by its own word."""
+        assert self.stand_in is not None
+        _, healthy = self.stand_in.device_counts().get("nvidia.com/gpu", (0, 0))
+        return healthy
+
     async def allocatable(self, count: int) -> None:
-        """Returns when kubelet offers so many, and a running agent has told the node of its cards."""
+        """Returns when kubelet knows and offers so many, and a running agent has told the node of its cards.
+
+        A pod that comes before kubelet knows its devices is refused for good, and the node object may be late.
+        """
+        await until(lambda: self._known_to_kubelet() == count, f"{count} devices known to kubelet")
         await until(
             lambda: self.node()["status"].get("allocatable", {}).get("nvidia.com/gpu") == str(count),
             f"{count} allocatable",

@@ -201,7 +201,8 @@ async def test_by_the_lock_a_pod_whose_instance_has_its_name_again_goes_on_after
     await reboot(world)
     async with booted(world):
         await until(lambda: instances(world) == [(6, 1, 1)], "the instance to be made again")
-        await world.runs("p1")
+        again = await world.environment("p1")
+        assert again["NVIDIA_VISIBLE_DEVICES"] == given["NVIDIA_VISIBLE_DEVICES"]
         assert reservation(world, "p1")["migUUID"] == given["NVIDIA_VISIBLE_DEVICES"]
 
 

@@ -146,7 +146,7 @@ class KubeletStandIn:
             self._kube,
             mode=self.mode,
             log_port=self._log_server.port,
-            devices=self._device_counts,
+            devices=self.device_counts,
             clock=self._clock,
         )
 
@@ -216,7 +216,8 @@ class KubeletStandIn:
         if self._reporter:
             self._reporter.devices_changed()
 
-    def _device_counts(self) -> dict[str, tuple[int, int]]:
+    def device_counts(self) -> dict[str, tuple[int, int]]:
+        """By resource: how many there are, and how many of them are healthy."""
         return {
             resource: (self._book.capacity(resource), self._book.allocatable(resource))
             for resource in self._book.resources()

@@ -31,7 +31,7 @@ class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A card went from healthy to unhealthy or back, or the driver said with what one broke that a probe had found so."""
+    """A card went from healthy to unhealthy or back, or the driver told the fault of one that a probe found so."""
 
     card_id: CardId
     healthy: bool
