@@ -31,7 +31,8 @@ async def locking(fake: FakeKube, *names: str, wait_seconds: float = 0.0) -> Asy
     )
     nodes = [node(name, handoff="lock") for name in names or ("n1",)]
     async with placing(fake, *nodes, settings=settings) as placed:
-        for name in names or ("n1",):  # the stamp is one more write on the node; it is out of the way then
+        for stamped in fake.all("nodes"):  # the stamp is one more write on the node; it is out of the way then
+            name = stamped["metadata"]["name"]
             await eventually(lambda name=name: "hami.io/node-handshake" in _annotations(fake, name))
         yield placed
 

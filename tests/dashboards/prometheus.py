@@ -76,6 +76,15 @@ class Prometheus:
             print(f"without data: {sorted(waiting)}", flush=True)
             await asyncio.sleep(POLL_SECONDS)
 
+    async def health_of_rules(self) -> set[str]:
+        """Of all of them, once each was evaluated."""
+        while True:
+            groups = (await self.ask("rules"))["groups"]
+            found = {str(rule["health"]) for group in groups for rule in group["rules"]}
+            if "unknown" not in found:
+                return found
+            await asyncio.sleep(POLL_SECONDS)
+
     async def until_firing(self, alert: str) -> None:
         while True:
             alerts = (await self.ask("alerts"))["alerts"]

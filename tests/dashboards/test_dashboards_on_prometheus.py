@@ -92,10 +92,9 @@ async def test_queries_are_valid_and_have_data(cluster: LocalCluster, tmp_path: 
         for dashboard in DASHBOARDS:
             for variable in dashboard.variables:
                 assert await choices(prometheus, variable), f"{dashboard.uid}: nothing to choose for {variable.name}"
-        used = await prometheus.values('hami_slice_memory_used_bytes{pod="holding"}')
-        assert used == [100 << 20]
-        health = [rule["health"] for group in (await prometheus.ask("rules"))["groups"] for rule in group["rules"]]
-        assert set(health) == {"ok"}
+        used = f'hami_slice_memory_used_bytes{{pod="holding"}} == {100 << 20}'
+        await prometheus.until_all_have_data({"what the process holds": used})
+        assert await prometheus.health_of_rules() == {"ok"}
 
 
 async def test_what_is_wrong_shows_and_fires(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -126,7 +125,7 @@ async def test_what_is_wrong_shows_and_fires(cluster: LocalCluster, tmp_path: Pa
                 {name: wrong[name] for name in wrong if name.partition(": ")[2].startswith(("XIDs", "Clocks held"))}
             )
             await prometheus.until_all_have_data(
-                {"out of band": 'sum(hami_card_process_memory_bytes{of=~"other-pod|host"}) > 0'}
+                {"out of band": f'sum(hami_card_process_memory_bytes{{of=~"other-pod|host"}}) == {STRANGER_MIB << 20}'}
             )
             await prometheus.until_firing("HamiXid")
             await until_out_of_band_shows(world)
@@ -142,7 +141,8 @@ async def until_out_of_band_shows(world: World) -> None:
         shown = any(card.out_of_band_processes for card in (await world.status()).cards)
         kept = await world.kept_out_of_band(NODE)
         if shown and kept:
-            assert kept[0].cards[0].memory_used_bytes == STRANGER_MIB << 20
+            # Told at its second sample, which may be before it has allocated, once it is on the card.
+            assert kept[0].cards[0].memory_used_bytes in (0, STRANGER_MIB << 20)
             return
         await asyncio.sleep(POLL_SECONDS)
 

@@ -22,9 +22,8 @@ WHOLE = {"gpu": 1, "gpumem_percentage": 100, "gpucores": 100}
 async def test_the_sample_pods_run(world: World):
     await apply_samples(world.cluster, EXAMPLES, namespace=world.namespace)
     assert [line["granted_mib"] for line in await world.output("memory-limit")] == [4000]
-    shown = {pod.name: pod for pod in (await world.status()).pods if pod.namespace == world.namespace}
-    assert "CardInsufficientMemory" in shown["pending"].reason
-    assert [held.memory_promised_mib for held in shown["slice"].cards] == [3000]
+    assert "CardInsufficientMemory" in (await world.pod_status("pending")).reason
+    assert [held.memory_promised_mib for held in (await world.pod_status("slice")).cards] == [3000]
     # The monitor may have looked before the process had all it asks for.
     await world.until_used_mib("slice", [2500])
 
