@@ -211,7 +211,7 @@ class World:
     async def _kept(self, stream: str, subject: str) -> list[events.Event | events.UnknownEvent]:
         client = await nats.connect(self.cluster.nats_url)
         try:
-            subscription = await client.jetstream().pull_subscribe(subject, stream=stream)
+            subscription = await client.jetstream(timeout=60).pull_subscribe(subject, stream=stream)
             pending = (await subscription.consumer_info()).num_pending or 0
             found: list[Any] = []
             while pending > len(found):

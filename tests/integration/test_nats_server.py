@@ -13,7 +13,7 @@ from hami_sim.processes import ProcessError
 
 async def test_the_shared_server_has_jetstream(nats_url: str) -> None:
     client = await nats.connect(nats_url)
-    account = await client.jetstream().account_info()
+    account = await client.jetstream(timeout=120).account_info()
     assert account.limits is not None
     await client.close()
 
@@ -21,15 +21,15 @@ async def test_the_shared_server_has_jetstream(nats_url: str) -> None:
 async def test_a_stream_outlives_its_server(tmp_path: Path) -> None:
     async with await NatsServer.start(tmp_path) as server:
         client = await nats.connect(server.url)
-        await client.jetstream().add_stream(name="KEPT", subjects=["kept.>"])
-        await client.jetstream().publish("kept.one", b"body", stream="KEPT")
+        await client.jetstream(timeout=120).add_stream(name="KEPT", subjects=["kept.>"])
+        await client.jetstream(timeout=120).publish("kept.one", b"body", stream="KEPT")
         await client.close()
     assert not server.program.is_alive()
     assert are_free([server.port, server.monitor_port])
 
     async with await NatsServer.start(tmp_path, port=server.port, monitor_port=server.monitor_port) as again:
         client = await nats.connect(again.url)
-        kept = await client.jetstream().get_last_msg("KEPT", "kept.one")
+        kept = await client.jetstream(timeout=120).get_last_msg("KEPT", "kept.one")
         assert kept.data == b"body"
         await client.close()
 

@@ -26,6 +26,8 @@ from scheduler_builders import ALLOCATED_KEY, Json, node, pod, quota
 from scheduler_service import Scheduler, eventually, running, series, settings_for
 
 N1 = ["n1"]
+PATIENCE_SECONDS = 120
+"""Of one answer: a machine of CI may be many times as slow as an idle one."""
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ async def client(nats_url: str) -> AsyncIterator[Client]:
 async def stored(client: Client, prefix: str, family: str = "*") -> list[tuple[str, str]]:
     """(type without prefix and version, pod name) of every stored event, in the order of the stream."""
     stream = streams.stream_name("ALLOCATION", prefix=prefix)
-    jetstream = client.jetstream()
+    jetstream = client.jetstream(timeout=PATIENCE_SECONDS)
     found = []
     try:
         info = await jetstream.stream_info(stream)
@@ -103,7 +105,7 @@ async def test_the_life_of_an_allocation_is_told_in_order_and_once(
         ("allocation.released", "a"),
     ]
     allocation_id = ended["metadata"]["annotations"][keys.ALLOCATION_ID]
-    last = await client.jetstream().get_msg(streams.stream_name("ALLOCATION", prefix=prefix), 4)
+    last = await client.jetstream(timeout=PATIENCE_SECONDS).get_msg(streams.stream_name("ALLOCATION", prefix=prefix), 4)
     event = events.decode(last.data or b"")
     assert isinstance(event, events.AllocationReleased)
     assert (event.id, event.reason) == (f"{allocation_id}.released", "Succeeded")
@@ -130,7 +132,7 @@ async def test_a_rejection_is_told_with_what_would_help(
     listening = await client.subscribe(f"{prefix}.v1.placement.*.*.unschedulable")
     await client.flush()
     await scheduler.filter(fake_kube.put("pods", pod("second", memory=6000)), N1)
-    event = events.decode((await listening.next_msg(timeout=120)).data)
+    event = events.decode((await listening.next_msg(timeout=PATIENCE_SECONDS)).data)
     assert isinstance(event, events.PlacementUnschedulable)
     assert event.reasons == {"CardInsufficientMemory": 1}
     advice = (
@@ -214,7 +216,9 @@ async def publish_health(client: Client, prefix: str, *, healthy: bool, version:
         cause="xid",
         resource_version=version,
     )
-    await client.jetstream().publish(event.subject(prefix), events.encode(event), headers=events.headers(event))
+    await client.jetstream(timeout=PATIENCE_SECONDS).publish(
+        event.subject(prefix), events.encode(event), headers=events.headers(event)
+    )
 
 
 async def _healthy(scheduler: Scheduler, value: float) -> bool:
@@ -242,7 +246,9 @@ async def test_a_health_event_counts_until_the_watch_has_come_so_far(
 async def told_streams(client: Client, prefix: str) -> None:
     async def there() -> bool:
         try:
-            await client.jetstream().stream_info(streams.stream_name("INVENTORY", prefix=prefix))
+            await client.jetstream(timeout=PATIENCE_SECONDS).stream_info(
+                streams.stream_name("INVENTORY", prefix=prefix)
+            )
         except nats.js.errors.NotFoundError:
             return False
         return True

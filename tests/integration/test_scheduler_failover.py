@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -31,7 +32,7 @@ async def fake_kube() -> AsyncIterator[FakeKube]:
     await fake.stop()
 
 
-def replica(fake: FakeKube, name: str, **changes: object) -> SchedulerSettings:
+def replica(fake: FakeKube, name: str, **changes: Any) -> SchedulerSettings:
     settings = settings_for(fake.url, elect=True, **changes)
     election = msgspec.structs.replace(
         settings.election, pod_namespace="hami-system", pod_name=name, pod_selector="app=hami-scheduler"
@@ -101,8 +102,10 @@ async def test_a_late_binding_of_the_old_leader_is_in_the_book_before_the_new_on
     """The old leader loses its lease while its Binding is on the way; the Binding arrives after the loss."""
     bind = BindSettings(timeout_seconds=1.0, lock_wait_seconds=1.0)
     async with AsyncExitStack() as stack:
-        old = await stack.enter_async_context(running(replica(fake_kube, "s-0", bind=bind)))
-        new = await stack.enter_async_context(running(replica(fake_kube, "s-1", bind=bind), wait=False))
+        old = await stack.enter_async_context(running(replica(fake_kube, "s-0", bind=bind, lease_seconds=5.0)))
+        new = await stack.enter_async_context(
+            running(replica(fake_kube, "s-1", bind=bind, lease_seconds=5.0), wait=False)
+        )
         created = fake_kube.put("pods", pod("a", memory=8000))
         await old.filter(created, ONE_CARD)
         hold = fake_kube.hold("create", "pods/binding")
@@ -144,7 +147,7 @@ def _promised_mib(fake: FakeKube) -> int:
 async def test_readiness_of_an_earlier_term_never_counts_in_a_later_one(fake_kube: FakeKube) -> None:
     """The list that would make the first term ready is held; the lease is lost and won again; then it is let go."""
     # It labels no pods: a list of pods is then the term's own.
-    async with running(settings_for(fake_kube.url, elect=True)) as scheduler:
+    async with running(settings_for(fake_kube.url, elect=True, lease_seconds=5.0)) as scheduler:
         hold = fake_kube.hold("list", "pods")
         lease = fake_kube.get("leases", "hami-scheduler", "kube-system")
         ours = lease["spec"]["holderIdentity"]

@@ -28,7 +28,9 @@ async def fake() -> AsyncIterator[FakeKube]:
 @pytest.fixture
 async def recorder(fake, metrics) -> AsyncIterator[EventRecorder]:
     clock = SystemClock()
-    client = await KubeClient.connect(KubeSettings(kubeconfig=fake.url), metrics=metrics, clock=clock)
+    client = await KubeClient.connect(
+        KubeSettings(kubeconfig=fake.url, timeout_seconds=60.0), metrics=metrics, clock=clock
+    )
     yield EventRecorder(
         client, component="test", instance="host", metrics=metrics, clock=clock, max_queued=3,
         backoff=Backoff(first_seconds=0.01, limit_seconds=0.02),

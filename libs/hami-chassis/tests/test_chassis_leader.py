@@ -26,7 +26,9 @@ async def fake() -> AsyncIterator[FakeKube]:
 
 @pytest.fixture
 async def client(fake, metrics) -> AsyncIterator[KubeClient]:
-    client = await KubeClient.connect(KubeSettings(kubeconfig=fake.url), metrics=metrics, clock=SystemClock())
+    client = await KubeClient.connect(
+        KubeSettings(kubeconfig=fake.url, timeout_seconds=60.0), metrics=metrics, clock=SystemClock()
+    )
     yield client
     await client.close()
 

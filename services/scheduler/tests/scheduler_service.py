@@ -29,18 +29,23 @@ Json = dict[str, Any]
 HOST = "127.0.0.1"
 
 
-def settings_for(kubeconfig: str, *, nats: str = "", elect: bool = False, **changes: Any) -> SchedulerSettings:
-    """Settings of one replica on free ports, with times that suit a test."""
+def settings_for(
+    kubeconfig: str, *, nats: str = "", elect: bool = False, lease_seconds: float = 60.0, **changes: Any
+) -> SchedulerSettings:
+    """Settings of one replica on free ports, with times that suit a test.
+
+    No lease is lost because the machine stands still for a while; who waits for one to run out makes it short.
+    """
     extender_port, observation_port = choose_free_ports(2)
     settings = SchedulerSettings(
         extender=ExtenderSettings(http=HttpSettings(port=extender_port)),
         observation=HttpSettings(port=observation_port),
-        kube=KubeSettings(kubeconfig=kubeconfig),
+        kube=KubeSettings(kubeconfig=kubeconfig, timeout_seconds=60.0),
         bus=BusSettings(servers=(nats,) if nats else ()),
         bind=BindSettings(timeout_seconds=20.0, lock_wait_seconds=2.0),
         election=ElectionSettings(
             enabled=elect,
-            lease=LeaderSettings(lease_seconds=5.0, renew_seconds=4.5, retry_seconds=0.2),
+            lease=LeaderSettings(lease_seconds=lease_seconds, renew_seconds=lease_seconds * 0.9, retry_seconds=0.2),
         ),
         events=EventSettings(instance=f"s-{extender_port}"),
         upkeep=UpkeepSettings(wake_seconds=0.2, node_pass_seconds=0.5, expiry_pass_seconds=0.2, compare_seconds=0.5),

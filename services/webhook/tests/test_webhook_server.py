@@ -26,6 +26,7 @@ from hami_sim.controlplane.pki import CertificateAuthority
 from hami_sim.fake_kube import FakeKube
 from hami_sim.fake_kube.faults import EVERY
 from hami_sim.loopback_ports import choose_free_ports
+from hami_webhook.adapters import quota_informers
 from hami_webhook.adapters.admission_http import AdmissionEndpoint, EventOrigin
 from hami_webhook.config import AdmissionSettings, EventSettings, WebhookSettings
 from hami_webhook.core.quota import NamespaceQuota
@@ -99,7 +100,7 @@ async def service(fake_kube: FakeKube, authority: CertificateAuthority, tmp_path
         https=HttpSettings(port=https_port),
         tls=TlsSettings(cert_file=str(mounted / "tls.crt"), key_file=str(mounted / "tls.key"), reload_seconds=0.02),
         observation=HttpSettings(port=observation_port),
-        kube=KubeSettings(kubeconfig=fake_kube.url),
+        kube=KubeSettings(kubeconfig=fake_kube.url, timeout_seconds=60.0),
         bus=BusSettings(servers=()),
         events=EventSettings(instance="w-0"),
     )
@@ -206,8 +207,11 @@ async def test_quota_and_usage_follow_the_api_server(service: Service, fake_kube
     await eventually(allowed)
 
 
-async def test_no_pod_is_refused_because_the_watch_is_late(service: Service, fake_kube: FakeKube) -> None:
+async def test_no_pod_is_refused_because_the_watch_is_late(
+    service: Service, fake_kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A limit that was raised, or a pod that has ended, counts for the review that comes after it."""
+    monkeypatch.setattr(quota_informers, "_LOOK_SECONDS", 60.0)  # a machine that stands still is another matter
     fake_kube.put("resourcequotas", stored(quota(gpumem="5000")))
     fake_kube.put("pods", stored(running_pod("a", "GPU-1,NVIDIA,4000,30:;")))
 
@@ -250,7 +254,7 @@ async def test_before_the_first_list_the_check_is_skipped_and_that_is_said(
         https=HttpSettings(port=https_port),
         tls=TlsSettings(cert_file=str(files.certificate), key_file=str(files.key)),
         observation=HttpSettings(port=observation_port),
-        kube=KubeSettings(kubeconfig=fake.url),
+        kube=KubeSettings(kubeconfig=fake.url, timeout_seconds=60.0),
         bus=BusSettings(servers=()),
     )
     trust = ssl.create_default_context(cafile=str(authority.files.certificate))
