@@ -321,7 +321,12 @@ int main(int argc, char **argv) {
     }
     if (argc <= first)
         return tool_wrong_use();
-    if (sim_description_load(&description, reason, sizeof reason) != SIM_LOAD_OK) {
+    const enum sim_load loaded = sim_description_load(&description, reason, sizeof reason);
+    if (loaded == SIM_LOAD_NO_DRIVER) {
+        fprintf(stderr, "sim-driver: %s; say --description FILE\n", reason);
+        return 2;
+    }
+    if (loaded != SIM_LOAD_OK) {
         fprintf(stderr, "sim-driver: %s\n", reason);
         return 1;
     }

@@ -71,6 +71,10 @@ static bool find(void *library, const char *name, void *where) {
 
 static bool find_cuda(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (driver == NULL) {
+        fprintf(stderr, "vgpu-checks: the driver cannot be opened: %s\n", dlerror());
+        return false;
+    }
     const struct {
         const char *name;
         void *where;
@@ -318,6 +322,15 @@ static const char usage_text[] =
     "\n"
     "Prints \"key value\" lines. exit status: 0 as it should be, 1 not, with the reason on stderr, 2 wrong use\n";
 
+/* Asked before the driver is opened, so that wrong use is told as that where there is none. */
+static bool needs_cuda(const char *command) {
+    const char *const known[] = {"info", "memory", "hold", "shared", "spin", "launch-cost", "alloc-cost", "init-cost"};
+    for (size_t i = 0; i < COUNT(known); i++)
+        if (strcmp(command, known[i]) == 0)
+            return true;
+    return false;
+}
+
 int main(int argc, char **argv) {
     const char *command = argc > 1 ? argv[1] : "";
     if (strcmp(command, "--help") == 0) {
@@ -330,6 +343,10 @@ int main(int argc, char **argv) {
         return check_nvml(first);
     if (strcmp(command, "runtime") == 0 && argc > 3)
         return check_runtime(argv[2], second);
+    if (!needs_cuda(command)) {
+        fprintf(stderr, "vgpu-checks: nothing is called \"%s\"; --help lists what there is\n", command);
+        return 2;
+    }
     if (!find_cuda())
         return 1;
     if (strcmp(command, "info") == 0)
@@ -344,8 +361,5 @@ int main(int argc, char **argv) {
         return spin(first, second);
     if (strcmp(command, "launch-cost") == 0 || strcmp(command, "alloc-cost") == 0)
         return cost(strcmp(command, "launch-cost") == 0);
-    if (strcmp(command, "init-cost") == 0)
-        return init_cost();
-    fprintf(stderr, "vgpu-checks: nothing is called \"%s\"; --help lists what there is\n", command);
-    return 2;
+    return init_cost();
 }

@@ -216,6 +216,13 @@ class TestTables:
         for shown in ("webhook", "dead", "no port", "n1/0", "3000 / 40960", "d/a", "d/waits", "CardInsufficientMemory"):
             assert shown in text
 
+    @pytest.mark.parametrize(
+        ("state", "said"), [("dead", True), ("stopped", True), ("not-ready", False), ("ready", False)]
+    )
+    def test_what_starts_a_service_that_has_ended(self, state, said):
+        services = (ServiceStatus(name="webhook", state=state, log="/s/logs/webhook.log"),)
+        assert ("`hami-sim up --state /s`" in render(whole_status(services=services))) == said
+
     def test_unknown_use_is_said(self):
         assert "NATS does not answer" in render(whole_status(usage_known=False))
 

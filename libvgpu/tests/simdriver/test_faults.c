@@ -13,6 +13,7 @@
 #include "vgpu/abi/nvml_fn.h"
 
 #define TOOL VGPU_BINARY_DIR "/bin/sim-driver"
+#define CHECKS VGPU_BINARY_DIR "/bin/vgpu-checks"
 #define SOME_CODE 716 /* of none that the simulated driver returns by itself */
 
 static const char *const cuda_symbols[] = {
@@ -232,6 +233,18 @@ static void test_tool(const struct sandbox *sandbox) {
     CHECK_EQUAL(tool(sandbox, WORDS("heal"), output), 0);
 }
 
+/* Wrong use is 2 before anything is opened, and what cannot be opened is told in one line. */
+static void test_what_needs_no_driver(const struct sandbox *sandbox) {
+    char output[SANDBOX_OUTPUT];
+    const char *const bare[] = {"LD_LIBRARY_PATH=/nowhere", "HAMI_SIM_DRIVER=", NULL};
+    CHECK_EQUAL(sandbox_run(sandbox, false, bare, (const char *[]){TOOL, "books", NULL}, output), 2);
+    CHECK_THAT(strstr(output, "--description FILE") != NULL, output);
+    CHECK_EQUAL(sandbox_run(sandbox, false, bare, (const char *[]){CHECKS, "nothing", NULL}, output), 2);
+    CHECK_THAT(strstr(output, "nothing is called \"nothing\"") != NULL, output);
+    CHECK_EQUAL(sandbox_run(sandbox, false, bare, (const char *[]){CHECKS, "info", NULL}, output), 1);
+    CHECK_THAT(strchr(output, '\n') == strrchr(output, '\n') && strstr(output, "libcuda.so.1") != NULL, output);
+}
+
 int main(int argc, char **argv) {
     for (size_t i = 0; argc > 1 && i < COUNT(bodies); i++)
         if (strcmp(bodies[i].name, argv[1]) == 0) {
@@ -240,6 +253,7 @@ int main(int argc, char **argv) {
         }
     struct sandbox sandbox = sandbox_make();
     test_tool(&sandbox);
+    test_what_needs_no_driver(&sandbox);
     run_body(&sandbox, "arguments", 0);
     run_body(&sandbox, "every-cuda-symbol", 0);
     run_body(&sandbox, "every-nvml-symbol", 0);

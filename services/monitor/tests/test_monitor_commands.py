@@ -59,6 +59,15 @@ def test_an_unreadable_region(file: Path) -> None:
     assert "No such file" in missing.stderr
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_what_cannot_be_read_is_named(file: Path, options: tuple[str, ...]) -> None:
+    file.write_bytes(b"no region")
+    for path in (file, file.parent, file.with_name("missing")):
+        result = RUN.invoke(app, ["region", str(path), *options])
+        assert result.exit_code == 1
+        assert f"{path}: " in (json.loads(result.stdout)["error"] if options else result.stderr)
+
+
 @pytest.mark.parametrize(
     ("sets", "problem"),
     [

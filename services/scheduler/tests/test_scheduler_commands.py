@@ -15,7 +15,7 @@ from hami_engine import Cluster
 from hami_scheduler.config import EventSettings, PlacementSettings
 from hami_sim.fake_kube import FakeKube
 from hami_sim.fake_kube.faults import EVERY
-from scheduler_builders import node, pod
+from scheduler_builders import node, pod, quota
 from scheduler_service import Scheduler, eventually, running, settings_for
 
 HAMI_SCHEDULER = str(Path(sys.executable).parent / "hami-scheduler")
@@ -120,6 +120,42 @@ async def test_what_the_commands_say(nats_url: str, prefix: str, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("scheduler")
+async def test_a_name_that_nothing_has_is_told(nats_url: str, prefix: str, tmp_path: Path) -> None:
+    at = ("--server", nats_url, "--prefix", prefix)
+    for options in ((), ("--json",)):
+        refused = (1, "", "hami-scheduler: no node n2 has told of cards\n")
+        assert await call("state", "n2", *options, *at) == refused
+
+    file = tmp_path / "pod.yaml"
+    file.write_text(yaml.safe_dump(pod("x", memory=4000)), encoding="utf-8")
+    assert await call("what-if", str(file), "--remove", "nobody", *at) == (
+        0,
+        "default/x: n1\n  main: n1-0, 4000 MiB, 0 % of its cores\n",
+        "hami-scheduler: --remove nobody: no pod of this UID holds cards\n",
+    )
+
+
+async def test_a_pod_without_a_namespace_is_planned_within_the_quota_of_default(
+    fake_kube: FakeKube, nats_url: str, prefix: str, tmp_path: Path
+) -> None:
+    fake_kube.put("nodes", node("n1"))
+    fake_kube.put("resourcequotas", quota("q", "default", gpumem=1000))
+    planned = pod("x", memory=4000)
+    del planned["metadata"]["namespace"]
+    file = tmp_path / "pod.yaml"
+    file.write_text(yaml.safe_dump(planned), encoding="utf-8")
+    at = ("--server", nats_url, "--prefix", prefix)
+    async with running(settings_for(fake_kube.url, nats=nats_url, events=EventSettings(prefix=prefix))):
+
+        async def is_planned() -> bool:
+            return "x: " in (await call("what-if", str(file), *at))[1]
+
+        await eventually(is_planned)
+        code, out, _ = await call("what-if", str(file), "--json", *at)
+    assert (code, json.loads(out)["pods"][0]["reasons"]) == (1, {"ResourceQuotaNotFit": 1})
+
+
+@pytest.mark.usefixtures("scheduler")
 async def test_a_pod_that_the_watch_has_not_told_of_is_explained(
     fake_kube: FakeKube, nats_url: str, prefix: str
 ) -> None:
@@ -143,6 +179,9 @@ async def test_a_pod_that_the_watch_has_not_told_of_is_explained(
         pytest.param(("explain", "nobody"), 2, "write NAMESPACE/POD", id="a name without namespace"),
         pytest.param(
             ("explain", "a/b", "--server", "nats://127.0.0.1:1"), 1, "nats://127.0.0.1:1", id="nobody listens"
+        ),
+        pytest.param(
+            ("what-if", "/nowhere.yaml"), 2, "hami-scheduler: /nowhere.yaml: No such file or directory\n", id="no file"
         ),
         pytest.param(
             ("serve", "--set", "placement.annotate_at=never"), 2, "placement.annotate_at", id="a wrong setting"

@@ -91,7 +91,7 @@ def region(
     try:
         found = report(read_file(file))
     except UnreadableRegionError as error:
-        _unreadable(str(error), as_json=as_json)
+        _unreadable(f"{file}: {error}", as_json=as_json)
     except OSError as error:
         _unreadable(f"{file}: {error.strerror}", as_json=as_json)
     print(json.dumps(found, indent=2) if as_json else _table(found))

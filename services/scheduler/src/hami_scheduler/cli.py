@@ -23,6 +23,7 @@ from hami_scheduler.core import explanations, plans, queries, snapshots
 
 REFUSED = 1
 WRONG_USE = 2
+DEFAULT_NAMESPACE = "default"
 _SECONDS = 10
 
 Server = Annotated[
@@ -103,7 +104,10 @@ def state(
     ca_file: CaFile = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what the scheduler's book holds: cards, what of them is promised, and to whom."""
+    """Show what the scheduler's book holds: cards, what of them is promised, and to whom.
+
+    Exit status 1: it knows no such node, or no scheduler answers.
+    """
     connection = _connection(server, user, password, ca_file)
     after, pages = "", []
     while True:
@@ -114,6 +118,8 @@ def state(
             break
         after = page.nodes[-1].node
     whole = msgspec.structs.replace(pages[0], nodes=[each for page in pages for each in page.nodes], more=False)
+    if node and not whole.nodes:
+        _end(REFUSED, f"no node {node} has told of cards")
     if as_json:
         print(_indented(msgspec.json.encode(whole)))
         return
@@ -148,10 +154,16 @@ def what_if(
     ca_file: CaFile = "",
     as_json: AsJson = False,
 ) -> None:
-    """Say where these pods would go now, one after another. Nothing is changed. Exit status 1: one fits nowhere."""
+    """Say where these pods would go now, one after another. Nothing is changed. Exit status 1: one fits nowhere.
+
+    A pod that names no namespace is tried in `default`.
+    """
     question = plans.WhatIfQuestion(pods=_pods(file), remove=tuple(remove or ()))
     payload = _ask(_connection(server, user, password, ca_file), prefix, "what-if", question)
     answer = msgspec.json.decode(payload, type=plans.WhatIfAnswer)
+    for uid in question.remove:
+        if uid not in answer.removed:
+            typer.echo(f"hami-scheduler: --remove {uid}: no pod of this UID holds cards", err=True)
     if as_json:
         print(_indented(payload))
     for pod in answer.pods if not as_json else ():
@@ -205,13 +217,21 @@ def _print_slices(slices: list[queries.HeldSlice]) -> None:
 def _pods(file: Path) -> list[kube.Pod]:
     try:
         documents = [each for each in yaml.safe_load_all(file.read_text(encoding="utf-8")) if each is not None]
-        pods = msgspec.convert(documents, list[kube.Pod])
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
+        pods = [_in_a_namespace(pod) for pod in msgspec.convert(documents, list[kube.Pod])]
+    except OSError as error:
+        _end(WRONG_USE, f"{file}: {error.strerror}")
+    except (UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
         _end(WRONG_USE, f"{file}: {error}")
     for document in documents:
         if document.get("kind", "Pod") != "Pod":
             _end(WRONG_USE, f"{file}: kind {document['kind']} is no Pod; write its template as pods")
     return pods
+
+
+def _in_a_namespace(pod: kube.Pod) -> kube.Pod:
+    """Quota is a namespace's: a pod that names none is tried where kubectl would put it."""
+    metadata = msgspec.structs.replace(pod.metadata, namespace=pod.metadata.namespace or DEFAULT_NAMESPACE)
+    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def _connection(server: str, user: str, password: str, ca_file: str) -> BusSettings:

@@ -31,13 +31,18 @@ class SeenEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def follow(url: str, subject: str) -> AsyncIterator[SeenEvent]:
-    """From now on, until the caller ends. Raises ClusterError when NATS cannot be reached or goes away."""
+    """From now on, until the caller ends. Raises ClusterError when `subject` is none, NATS is away or goes away."""
     try:
         client = await connect(url)
     except (nats.errors.Error, OSError, TimeoutError) as error:
         raise ClusterError(f"NATS at {url} does not answer: {str(error) or type(error).__name__}") from error
     try:
-        subscription = await client.subscribe(subject)
+        try:
+            subscription = await client.subscribe(subject)
+        except nats.errors.BadSubjectError as error:
+            raise ClusterError(
+                f"{subject!r} is no subject of NATS: words with dots between, such as {EVERYTHING}"
+            ) from error
         async for message in subscription.messages:
             yield SeenEvent(subject=message.subject, headers=dict(message.headers or {}), payload=message.data)
         raise ClusterError(f"NATS at {url} went away")

@@ -15,8 +15,13 @@ UNKNOWN = "?"
 
 def render(status: ClusterStatus) -> str:
     """Services that are not well, nodes, cards, pods."""
+    ended = any(service.state in ("dead", "stopped") for service in status.services)
     parts = [
         services_table([service for service in status.services if service.state != "ready"]),
+        f"`hami-sim up --state {status.state_directory}` starts what has ended; "
+        "of what is dead, the last line that it wrote is shown."
+        if ended
+        else "",
         nodes_table(status.nodes),
         cards_table(status.cards),
         not_offered_table(status.nodes),
