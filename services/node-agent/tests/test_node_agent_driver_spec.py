@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from hami_model.cards import Card
 from hami_model.ids import CardId
 from hami_node_agent.adapters.driver_files import CardSpecs, FoldersBelow, find_driver_files
 from hami_node_agent.core.device_lists import DeviceRules, VisibleDevice
-from hami_node_agent.core.driver_spec import DriverFilesMissingError, HostRoots
+from hami_node_agent.core.driver_spec import DriverFiles, DriverFilesMissingError, HostRoots
 from hami_node_agent.core.inventory import Inventory, OfferedCard
 from hami_node_agent.core.machine_devices import MachineDevices
 from hami_sim.manual_clock import ManualClock
@@ -56,11 +58,15 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
+def finding(root: Path) -> Callable[[], DriverFiles]:
+    return functools.partial(find_driver_files, FoldersBelow(str(root)), str(root))
+
+
 def written(root: Path, rules: DeviceRules, machine: MachineDevices, roots: HostRoots = OPERATOR) -> dict[str, Any]:
     """Documents by the file's name, each held against the public schema."""
     folder = root.parent / "cdi"
     folder.mkdir(exist_ok=True)
-    CardSpecs(folder, rules, machine, find_driver_files(FoldersBelow(str(root)), str(root)), roots=roots).write(CARDS)
+    CardSpecs(folder, rules, machine, finding(root), roots=roots).write(CARDS)
     found = {path.name: json.loads(path.read_text()) for path in sorted(folder.iterdir())}
     for document in found.values():
         jsonschema.validate(document, SCHEMA)
@@ -70,8 +76,7 @@ def written(root: Path, rules: DeviceRules, machine: MachineDevices, roots: Host
 async def test_a_specification_that_could_not_be_written_is_written_once_there_is_room(root: Path) -> None:
     """Nothing about the cards changes meanwhile."""
     folder, clock = root.parent / "cdi", ManualClock()
-    files = find_driver_files(FoldersBelow(str(root)), str(root))
-    specs = CardSpecs(folder, DeviceRules(strategies=("cdi-cri",)), MachineDevices(), files, roots=OPERATOR)
+    specs = CardSpecs(folder, DeviceRules(strategies=("cdi-cri",)), MachineDevices(), finding(root), roots=OPERATOR)
     running = asyncio.create_task(specs.run(clock))
     folder.write_text("in its place")
 
@@ -89,6 +94,33 @@ async def test_a_specification_that_could_not_be_written_is_written_once_there_i
     shutil.rmtree(folder)
     clock.advance(60)
     await until(found.is_file, "the specification that somebody removed")
+    running.cancel()
+
+
+async def test_a_driver_of_another_version_is_written_into_the_specification(root: Path) -> None:
+    """While it is being replaced there is none, and what was written stays."""
+    folder, clock, libraries = root.parent / "cdi", ManualClock(), root / LIBRARIES
+    specs = CardSpecs(folder, DeviceRules(strategies=("cdi-cri",)), MachineDevices(), finding(root), roots=OPERATOR)
+    specs.changed(Inventory(offered=(OfferedCard(card=CARD, minor=3, numa_node=None, kubelet_ids=1),)), ())
+    (found,) = folder.iterdir()
+    before = found.read_text()
+    assert f"libcuda.so.{VERSION}" in before
+    running = asyncio.create_task(specs.run(clock))
+    await clock.wait_for_sleepers()
+
+    for name in ("libcuda.so", "libnvidia-ml.so"):
+        (libraries / f"{name}.{VERSION}").rename(libraries / f"aside-{name}")
+    clock.advance(60)
+    await clock.wait_for_sleepers()
+    assert found.read_text() == before
+    for name in ("libcuda.so", "libnvidia-ml.so"):
+        (libraries / f"aside-{name}").rename(libraries / f"{name}.580.1.2")
+    clock.advance(60)
+    after = await until(lambda: (text := found.read_text()) != before and text, "the specification of the new driver")
+
+    mounts = [mount["hostPath"] for mount in json.loads(after)["containerEdits"]["mounts"]]
+    assert f"/run/nvidia/driver/{LIBRARIES}/libcuda.so.580.1.2" in mounts
+    assert not [path for path in mounts if f".so.{VERSION}" in path]
     running.cancel()
 
 

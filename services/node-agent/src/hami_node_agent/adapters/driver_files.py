@@ -23,7 +23,7 @@ from hami_node_agent.core.machine_devices import MachineDevices
 log = get_logger("driver-files")
 
 _LOOK_SECONDS: Final = 10.0
-"""How long specifications that somebody removed may stay away."""
+"""How long specifications that somebody removed may stay away, and those of another driver may stay."""
 _PROGRAMS: Final = (
     "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
 )  # fmt: skip
@@ -99,16 +99,19 @@ class CardSpecs:
         folder: Path,
         rules: DeviceRules,
         machine: MachineDevices,
-        files: DriverFiles,
+        find: Callable[[], DriverFiles],
         *,
         roots: HostRoots,
         more: Callable[[], Mapping[str, VisibleDevice]] = dict,
     ) -> None:
-        """`more`: devices beside the inventory's, by UUID."""
+        """`find` is asked again and again, as the driver may be replaced; `more`: devices beside the inventory's, by
+        UUID. Raises DriverFilesMissingError.
+        """
         self._folder = folder
         self._rules = rules
         self._machine = machine
-        self._files = files
+        self._find = find
+        self._files = find()
         self._roots = roots
         self._more = more
         self._wanted: tuple[VisibleDevice, ...] = ()
@@ -130,6 +133,7 @@ class CardSpecs:
             await self._changed_or_due(clock)
             self._changed.clear()
             retries.succeeded()
+            await self._look_at_driver()
             if any(not path.exists() for path in self._paths):
                 log.warning("cdi-spec-was-removed", folder=str(self._folder))
                 self._written = ()
@@ -137,6 +141,18 @@ class CardSpecs:
             while self._written != self._wanted:
                 await clock.sleep(retries.delay_after())
                 self._write_wanted()
+
+    async def _look_at_driver(self) -> None:
+        """Another version has files of other names. One that has none just now is being replaced."""
+        try:
+            found = await asyncio.to_thread(self._find)
+        except DriverFilesMissingError:
+            return
+        if found != self._files:
+            log.info("driver-files-changed", version=found.version, before=self._files.version)
+            self._files = found
+            self._written = ()
+            self._write_wanted()
 
     async def _changed_or_due(self, clock: Clock) -> None:
         if self._changed.is_set():

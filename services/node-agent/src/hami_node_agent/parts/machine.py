@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,8 +78,7 @@ def machine_of(basis: Basis, nvml: StaticMigNvml, cluster: Cluster) -> Machine:
         )
     card_specs: CardSpecs | None = None
     if rules.uses_cdi:
-        driver_files = find_driver_files(FoldersBelow(root), root)
-        cdi_dir = Path(settings.files.cdi_dir)
-        card_specs = CardSpecs(cdi_dir, rules, devices, driver_files, roots=roots, more=nvml.instances)
+        find = functools.partial(find_driver_files, FoldersBelow(root), root)
+        card_specs = CardSpecs(Path(settings.files.cdi_dir), rules, devices, find, roots=roots, more=nvml.instances)
         cards.on_change.append(card_specs.changed)
     return Machine(nvml, health, cards, rules, devices, roots, card_specs)
