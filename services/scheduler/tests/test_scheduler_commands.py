@@ -39,10 +39,11 @@ async def scheduler(fake_kube: FakeKube, nats_url: str, prefix: str) -> AsyncIte
         await found.bind(held, "n1")
         await found.filter(fake_kube.put("pods", pod("waiting", memory=6000)), ["n1"])
 
-        async def is_answered() -> bool:
-            return (await call("state", "--server", nats_url, "--prefix", prefix))[0] == 0
+        async def all_questions_are_taken() -> bool:
+            """They are taken up one after the other, this one last."""
+            return (await call("snapshot", "--server", nats_url, "--prefix", prefix))[0] == 0
 
-        await eventually(is_answered)
+        await eventually(all_questions_are_taken)
         yield found
 
 
