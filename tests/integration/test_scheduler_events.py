@@ -68,7 +68,7 @@ async def stored(client: Client, prefix: str, family: str = "*") -> list[tuple[s
         info = await jetstream.stream_info(stream)
     except nats.js.errors.NotFoundError:
         return []
-    for number in range(info.state.first_seq, info.state.last_seq + 1):
+    for number in range(max(info.state.first_seq, 1), info.state.last_seq + 1):  # 0 to 0: nothing yet
         message = await jetstream.get_msg(stream, number)
         event = events.decode(message.data or b"")
         assert not isinstance(event, events.UnknownEvent)

@@ -66,7 +66,7 @@ async def stored(nats_server, stream: str = "TEST") -> list[tuple[str, bytes, st
         jetstream = client.jetstream(timeout=PATIENCE_SECONDS)
         state = (await jetstream.stream_info(stream)).state
         found = []
-        for sequence in range(state.first_seq, state.last_seq + 1):
+        for sequence in range(max(state.first_seq, 1), state.last_seq + 1):  # 0 to 0: nothing yet
             message = await jetstream.get_msg(stream, sequence)
             found.append((message.subject, message.data, message.headers["ce-id"]))
         return found
