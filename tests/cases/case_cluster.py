@@ -41,12 +41,13 @@ class Cluster(Placing):
         self.world = world
 
     async def create(self, name: str, *app: Json, init: Sequence[Json] = (), **more: Any) -> Json:
-        """Creates a pod and has it placed and bound."""
+        """Creates a pod and has it placed, as often as it takes until the scheduler's watch has the node, and bound."""
         document = pod(name, containers=list(app), init_containers=list(init), **more)
         document["spec"]["restartPolicy"] = "Never"
         self.fake.put("pods", document)
-        answer = await self.scheduler.filter(document, [NODE])
-        assert answer["NodeNames"] == [NODE], answer
+        while (answer := await self.scheduler.filter(document, [NODE]))["NodeNames"] != [NODE]:
+            assert answer["FailedNodes"] == {NODE: "node unregistered"}, answer
+            await asyncio.sleep(0.05)
         assert await self.bind(name, NODE) == ""
         return document
 
