@@ -9,6 +9,7 @@ from typing import Final
 
 import aiohttp
 
+from hami_chassis.connections import leave
 from hami_chassis.errors import ChassisError
 from hami_chassis.kube.credentials import Endpoint
 from hami_chassis.kube.errors import KubeTransient, KubeUnknown, decode_status, error_from_status
@@ -104,7 +105,10 @@ class Transport:
                 self._count(call, str(response.status))
                 if not 200 <= response.status < 300:
                     raise _refusal(call, response, await response.read(), is_write=is_write)
-                yield response
+                try:
+                    yield response
+                finally:
+                    leave(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._count(call, "error")
             raise translate_failure(call, error, is_write=is_write) from error

@@ -23,9 +23,9 @@ def https_probe(url: str, tls: ssl.SSLContext) -> Probe:
                 aiohttp.ClientSession(connector=connector, timeout=PROBE_TIMEOUT) as session,
                 session.get(url) as response,
             ):
+                answer = (await response.text()).strip()
                 if response.status == OK:
                     return None
-                answer = (await response.text()).strip()
                 return f"{url} answers {response.status}: {answer}"
         except (aiohttp.ClientError, TimeoutError) as error:
             return f"{url}: {error or type(error).__name__}"

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import aiohttp
 import msgspec
+from hami_chassis.connections import leave
 
 from hami_sim.controlplane.layout import CertificateFiles
 
@@ -80,7 +81,10 @@ class RestClient:
         """What a path answers, as it comes, such as a log that is followed."""
         async with self._open().get(path, params=query, timeout=aiohttp.ClientTimeout(total=None)) as response:
             await _refuse_errors(response, "GET", path)
-            yield response.content.iter_any()
+            try:
+                yield response.content.iter_any()
+            finally:
+                leave(response)
 
     async def post(self, path: str, body: object, **query: str) -> JsonObject:
         """Creates."""
@@ -133,7 +137,10 @@ class RestClient:
             path, params={**query, "watch": "true"}, timeout=aiohttp.ClientTimeout(total=None)
         ) as response:
             await _refuse_errors(response, "GET", path)
-            yield _decoded_lines(response)
+            try:
+                yield _decoded_lines(response)
+            finally:
+                leave(response)
 
     @asynccontextmanager
     async def versions(self, path: str) -> AsyncIterator[list[JsonObject]]:
