@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import aiohttp
+from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 
 from hami_chassis.connections import leave
 from hami_chassis.errors import ChassisError
@@ -122,6 +123,7 @@ class Transport:
                 limit=0,
                 ssl=self._endpoint.tls if self._endpoint.tls is not None else True,
                 socket_factory=_socket_with_keepalive,
+                enable_cleanup_closed=NEEDS_CLEANUP_CLOSED,  # of calls that were cancelled
             )
             self._session = aiohttp.ClientSession(
                 connector=connector,

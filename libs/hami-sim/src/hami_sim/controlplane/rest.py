@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import aiohttp
 import msgspec
+from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 from hami_chassis.connections import leave
 
 from hami_sim.controlplane.layout import CertificateFiles
@@ -57,7 +58,9 @@ class RestClient:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            self._base_url, connector=aiohttp.TCPConnector(ssl=self._tls), headers=self._headers
+            self._base_url,
+            connector=aiohttp.TCPConnector(ssl=self._tls, enable_cleanup_closed=NEEDS_CLEANUP_CLOSED),
+            headers=self._headers,
         )
         return self
 
