@@ -107,24 +107,24 @@ async def strikes_and_passes(world: World, card: int) -> None:
 
 
 @pytest.mark.case("REG-07")
-async def test_loading_the_driver_anew_is_no_fault_of_any_card(world: World) -> None:
+@pytest.mark.parametrize(
+    ("code", "failing"),
+    [
+        pytest.param(DRIVER_NOT_LOADED, {"nvmlDeviceGetCount_v2": 1}, id="not loaded"),
+        pytest.param(
+            UNINITIALISED,
+            {"nvmlDeviceGetHandleByUUID": CARDS, "nvmlDeviceGetCount_v2": 1},
+            id="gone, as it says of every card",
+        ),
+    ],
+)
+async def test_loading_the_driver_anew_is_no_fault_of_any_card(
+    world: World, code: str, failing: dict[str, int]
+) -> None:
     world.start_agent()
     async with world.kubelet(allocatable=10 * CARDS):
-        world.sim_driver("fail", "nvmlDeviceGetCount_v2", "--code", DRIVER_NOT_LOADED, "--times", "1")
-        await loaded_anew(world)
-        assert ever_broken(world) == set()
-        await pod_starts(world, 0)
-        await strikes_and_passes(world, 2)
-
-    assert ever_broken(world) == {card_id(2)}
-
-
-@pytest.mark.case("REG-07")
-async def test_a_driver_that_says_of_every_card_that_it_is_gone_itself_is_loaded_anew(world: World) -> None:
-    world.start_agent()
-    async with world.kubelet(allocatable=10 * CARDS):
-        world.sim_driver("fail", "nvmlDeviceGetHandleByUUID", "--code", UNINITIALISED, "--times", str(CARDS))
-        world.sim_driver("fail", "nvmlDeviceGetCount_v2", "--code", UNINITIALISED, "--times", "1")
+        for call, times in failing.items():
+            world.sim_driver("fail", call, "--code", code, "--times", str(times))
         await loaded_anew(world)
         assert ever_broken(world) == set()
         await pod_starts(world, 0)
